@@ -1,0 +1,41 @@
+# setup: the environment   demo: the loop on a small synthetic world   test, check: what CI runs   bench: measurements
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test test-slow check format bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "opengem needs Python 3.11: install it, or name another with make PYTHON=python3.x"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[cpu,serve,report,dev]"
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/opengem quickstart --out runs/demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m "slow and not gpu"
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	for f in benchmarks/*.py; do $(BIN)/python $$f; done
+
+clean:
+	rm -rf runs build dist .pytest_cache .ruff_cache

@@ -1,0 +1,53 @@
+"""OpenGEM: logs in, one large ads teacher trained, many small rankers taught, exported and served."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opengem.data import Dataset, ingest
+    from opengem.data.synth import SynthConfig, synth
+    from opengem.quickstart.loop import quickstart
+    from opengem.report import write_report
+    from opengem.schema import load_schema
+    from opengem.serving.export_run import export_run
+    from opengem.serving.predict import predict
+    from opengem.serving.service import serve
+    from opengem.train.evaluate import compare_runs, evaluate
+    from opengem.train.run import TrainingConfig, TrainRun
+    from opengem.train.trainer import train
+    from opengem.transfer.distill import DistillRun, distill
+    from opengem.transfer.labelling import label
+
+_HOME = {
+    "Dataset": "opengem.data",
+    "DistillRun": "opengem.transfer.distill",
+    "SynthConfig": "opengem.data.synth",
+    "TrainRun": "opengem.train.run",
+    "TrainingConfig": "opengem.train.run",
+    "compare_runs": "opengem.train.evaluate",
+    "distill": "opengem.transfer.distill",
+    "evaluate": "opengem.train.evaluate",
+    "export_run": "opengem.serving.export_run",
+    "ingest": "opengem.data",
+    "label": "opengem.transfer.labelling",
+    "load_schema": "opengem.schema",
+    "predict": "opengem.serving.predict",
+    "quickstart": "opengem.quickstart.loop",
+    "serve": "opengem.serving.service",
+    "synth": "opengem.data.synth",
+    "train": "opengem.train.trainer",
+    "write_report": "opengem.report",
+}
+
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a verb's function when it is first asked for: `import opengem` stays light."""
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -1,0 +1,6 @@
+"""`python -m opengem`."""
+
+from opengem.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,328 @@
+"""A data set on disk, and the reading of batches from it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from opengem.data.arrow_file import ArrowFile, Column, rows_of_slices
+from opengem.errors import ConfigError, DataError, nearest
+from opengem.jagged import Batch, History, JaggedTensor
+from opengem.schema.inputs import FeatureInput, InputSpec, StreamInput
+
+FORMAT = 1
+"""Version of the layout on disk that this code reads."""
+
+
+class Dataset:
+    """A folder that `ingest` wrote, memory-mapped.
+
+    Each event is stored once; a request holds `(bucket, start, end)` of its history in each stream, so that
+    reading a batch is a gather of slices. Opened with `Dataset.open`. It can be sent to other processes: they
+    open the folder themselves.
+
+    Attributes:
+        folder: The folder.
+        manifest: What ingest counted, as plain dictionaries.
+        inputs: What a model must know of the features, streams and tasks.
+    """
+
+    def __init__(self, folder: Path, manifest: dict, inputs: InputSpec):
+        self.folder = folder
+        self.manifest = manifest
+        self.inputs = inputs
+        self._examples = ArrowFile(folder / "examples.arrow")
+        self._requests = ArrowFile(folder / "requests.arrow")
+        self._users = ArrowFile(folder / "users.arrow")
+        self._ads = ArrowFile(folder / "ads.arrow")
+        self._places = {f.name: self._place(f) for f in inputs.features}
+        self._sequences: dict[tuple[str, int], ArrowFile] = {}
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Dataset":
+        """Open the data set in `folder`.
+
+        Raises:
+            DataError: The folder holds no finished data set, another format, or files that do not fit.
+        """
+        folder = Path(folder)
+        try:
+            manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+            inputs = InputSpec.from_dict(json.loads((folder / "inputs.json").read_text("utf-8")))
+        except FileNotFoundError as error:
+            raise DataError(
+                f"{folder} must hold a finished data set. Received: no {Path(error.filename).name}. "
+                "Make one with ingest."
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{folder} holds a damaged manifest.json or inputs.json ({error}). Run ingest again."
+            ) from error
+        if manifest.get("format") != FORMAT:
+            raise DataError(
+                f"{folder}/manifest.json must be of format {FORMAT}. Received: {manifest.get('format')}. "
+                "Run ingest again with this version."
+            )
+        if manifest["schema"]["fingerprint"] != inputs.fingerprint:
+            raise DataError(
+                f"{folder}: manifest.json and inputs.json must carry one schema fingerprint. Received: "
+                f"{manifest['schema']['fingerprint']} and {inputs.fingerprint}. Run ingest again."
+            )
+        for name, facts in manifest.get("files", {}).items():
+            path = folder / name
+            size = path.stat().st_size if path.is_file() else None
+            if size != facts["bytes"]:
+                raise DataError(
+                    f"{path} must have {facts['bytes']} bytes as the manifest says. "
+                    f"Received: {'no such file' if size is None else f'{size} bytes'}. Run ingest again."
+                )
+        return cls(folder, manifest, inputs)
+
+    def __reduce__(self):
+        return (Dataset.open, (self.folder,))
+
+    @property
+    def schema_fingerprint(self) -> str:
+        """Fingerprint of the schema that the data set was made with."""
+        return self.inputs.fingerprint
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples."""
+        return self._examples.num_rows
+
+    @property
+    def num_requests(self) -> int:
+        """Number of requests."""
+        return self._requests.num_rows
+
+    @property
+    def example_ids(self) -> np.ndarray:
+        """Ids of the examples, `(num_examples,)` int64, in row order."""
+        return self.column("example_id")
+
+    def column(self, name: str) -> np.ndarray:
+        """Return a column of the examples, one value a row; without a copy where the file is in one piece.
+
+        Raises:
+            DataError: There is no such column.
+        """
+        return self._examples.column(name).values
+
+    def split(self, name: str) -> range:
+        """Return the example rows of the split `name`.
+
+        Raises:
+            ConfigError: There is no such split.
+        """
+        splits = self.manifest["splits"]
+        if name not in splits:
+            raise ConfigError(
+                f'split must be one of {sorted(splits)}{nearest(name, splits)}. Received: "{name}".'
+            )
+        return range(*splits[name])
+
+    def first_examples(self, requests: np.ndarray) -> np.ndarray:
+        """Return the first example row of each request; for request `num_requests`, the row past the end."""
+        inside = np.minimum(requests, self.num_requests - 1)
+        rows = self._requests.column("first_example").gather(inside)
+        return np.where(requests < self.num_requests, rows, self.num_examples)
+
+    def requests_of_split(self, name: str) -> range:
+        """Return the requests of the split `name`.
+
+        Raises:
+            DataError: A boundary of the split cuts a request in two.
+        """
+        rows = self.split(name)
+        if not len(rows):
+            return range(0)
+        request = self._examples.column("request")
+        first, last = request.gather(np.array([rows.start, rows.stop - 1])).tolist()
+        bounds = self.first_examples(np.array([first, last + 1])).tolist()
+        if bounds != [rows.start, rows.stop]:
+            raise DataError(
+                f'split "{name}" must begin and end between requests. Received: example rows {rows.start} to '
+                f"{rows.stop}, whose requests span rows {bounds[0]} to {bounds[1]}. Run ingest again."
+            )
+        return range(first, last + 1)
+
+    def read(
+        self,
+        requests: np.ndarray,
+        history: int | Mapping[str, int],
+        extras: Mapping[str, np.ndarray] | None = None,
+    ) -> Batch:
+        """Read whole requests, in the order given, with all their examples.
+
+        Args:
+            requests: Request numbers, shape `(R,)`, each in `[0, num_requests)`.
+            history: Longest history in events; longer ones keep the newest events. One number for all
+                streams, or one for each by name.
+            extras: Name -> one value for each example row of the data set, shape `(num_examples, ...)`.
+
+        Returns:
+            The batch of the B examples of the R requests.
+
+        Raises:
+            ConfigError: `history` or `extras` do not fit the data set.
+        """
+        requests = np.asarray(requests, dtype=np.int64)
+        if len(requests) and not (requests.min() >= 0 and requests.max() < self.num_requests):
+            raise ConfigError(
+                f"requests must lie in [0, {self.num_requests}). "
+                f"Received: {requests.min()} to {requests.max()}."
+            )
+        first = self.first_examples(requests)
+        sizes = self.first_examples(requests + 1) - first
+        rows = rows_of_slices(first, sizes)
+        request_of_example = np.repeat(np.arange(len(requests)), sizes)
+        at = {
+            "examples": rows,
+            "requests": requests,
+            "users": self._requests.column("user_row").gather(requests),
+            "ads": self._examples.column("ad_row").gather(rows),
+        }
+        features = self._read_features(at)
+        labels = {t.name: self._examples.column(f"y_{t.name}").gather(rows) for t in self.inputs.tasks}
+        longest = self.history_limits(history)
+        return Batch(
+            **features,
+            history={s.name: self._read_history(s, requests, longest[s.name]) for s in self.inputs.streams},
+            request_of_example=torch.from_numpy(request_of_example),
+            request_time=_int64(self._requests.column("time").gather(requests)),
+            surface=_int64(self._examples.column("surface").gather(rows)),
+            time=_int64(self._examples.column("time").gather(rows)),
+            example_id=_int64(self._examples.column("example_id").gather(rows)),
+            labels={name: _number(y) for name, y in labels.items()},
+            label_mask={
+                name: torch.from_numpy((~np.isnan(y)).astype(np.float32)) for name, y in labels.items()
+            },
+            weight=torch.ones(len(rows)),
+            extras={
+                name: torch.from_numpy(values[rows]) for name, values in self.check_extras(extras).items()
+            },
+        )
+
+    def history_limits(self, history: int | Mapping[str, int]) -> dict[str, int]:
+        """Return the longest history of each stream.
+
+        Raises:
+            ConfigError: A length is negative, or a stream is unknown or left out.
+        """
+        names = [s.name for s in self.inputs.streams]
+        limits = dict(history) if isinstance(history, Mapping) else dict.fromkeys(names, history)
+        for name in limits:
+            if name not in names:
+                raise ConfigError(
+                    f'history: "{name}" is not a stream{nearest(name, names)}. Streams: {names}.'
+                )
+        for name in names:
+            if name not in limits:
+                raise ConfigError(
+                    f'history must name every stream; "{name}" is left out. Give 0 to read none of it.'
+                )
+            if limits[name] < 0:
+                raise ConfigError(f'history of "{name}" must be 0 or more. Received: {limits[name]}.')
+        return limits
+
+    def check_extras(self, extras: Mapping[str, np.ndarray] | None) -> Mapping[str, np.ndarray]:
+        """Return `extras` after a check that each has one value for each example.
+
+        Raises:
+            ConfigError: One has another length.
+        """
+        for name, values in (extras or {}).items():
+            if len(values) != self.num_examples:
+                raise ConfigError(
+                    f'extras["{name}"] must hold one value for each of the {self.num_examples} examples. '
+                    f"Received: {len(values)}."
+                )
+        return extras or {}
+
+    def _read_features(self, at: dict[str, np.ndarray]) -> dict[str, dict]:
+        """Read every feature at the rows `at` its place."""
+        parts: dict[str, dict] = {"ids": {}, "bags": {}, "numbers": {}, "missing": {}, "vectors": {}}
+        for feature in self.inputs.features:
+            place, column = self._places[feature.name]
+            rows = at[place]
+            if feature.kind == "ids":
+                values, lengths = column.gather_lists(rows)
+                parts["bags"][feature.name] = JaggedTensor.from_lengths(
+                    _int64(values), torch.from_numpy(lengths)
+                )
+            elif feature.kind == "id":
+                parts["ids"][feature.name] = _int64(column.gather(rows))
+            elif feature.kind == "number":
+                values = column.gather(rows)
+                parts["numbers"][feature.name] = _number(values)
+                parts["missing"][feature.name] = torch.from_numpy(np.isnan(values).astype(np.float32))
+            else:
+                parts["vectors"][feature.name] = _number(column.gather(rows))
+        return parts
+
+    def _read_history(self, stream: StreamInput, requests: np.ndarray, longest: int) -> History:
+        """Read the newest `longest` events before each request, grouped by bucket file."""
+        end = self._requests.column(f"end_{stream.name}").gather(requests)
+        start = np.maximum(self._requests.column(f"start_{stream.name}").gather(requests), end - longest)
+        lengths = end - start
+        firsts = np.cumsum(lengths) - lengths
+        total = int(lengths.sum())
+        times = np.empty(total, dtype=np.int64)
+        ids = {a.name: np.empty(total, dtype=np.int64) for a in stream.attributes if a.kind == "id"}
+        numbers = {a.name: np.empty(total, dtype=np.float32) for a in stream.attributes if a.kind == "number"}
+        bucket = self._requests.column("bucket").gather(requests)
+        for number in np.unique(bucket[lengths > 0]):
+            inside = bucket == number
+            source = rows_of_slices(start[inside], lengths[inside])
+            target = rows_of_slices(firsts[inside], lengths[inside])
+            file = self._sequence_file(stream.name, int(number))
+            times[target] = file.column("time").gather(source)
+            for name, out in (ids | numbers).items():
+                out[target] = file.column(f"a_{name}").gather(source)
+        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
+        return History(
+            ids={name: torch.from_numpy(values) for name, values in ids.items()},
+            numbers={name: _number(values) for name, values in numbers.items()},
+            times=torch.from_numpy(times),
+            offsets=torch.from_numpy(offsets),
+        )
+
+    def _sequence_file(self, stream: str, bucket: int) -> ArrowFile:
+        key = (stream, bucket)
+        if key not in self._sequences:
+            path = self.folder / "sequences" / stream / f"bucket-{bucket:05d}.arrow"
+            self._sequences[key] = ArrowFile(path)
+        return self._sequences[key]
+
+    def _place(self, feature: FeatureInput) -> tuple[str, Column]:
+        """Return where a feature is stored and its column; a user's or ad's own table comes second."""
+        column = f"f_{feature.name}"
+        files = {"user": "requests", "ad": "examples", "context": "examples"}
+        own = {"user": "users", "ad": "ads"}
+        place = files[feature.owner]
+        if feature.owner in own and column not in self._file(place).names:
+            place = own[feature.owner]
+        return place, self._file(place).column(column)
+
+    def _file(self, place: str) -> ArrowFile:
+        return {
+            "examples": self._examples,
+            "requests": self._requests,
+            "users": self._users,
+            "ads": self._ads,
+        }[place]
+
+
+def _int64(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(values.astype(np.int64, copy=False))
+
+
+def _number(values: np.ndarray) -> Tensor:
+    """Return float32 with 0 for NaN."""
+    return torch.from_numpy(
+        np.nan_to_num(values.astype(np.float32, copy=False), nan=0.0, posinf=None, neginf=None)
+    )

@@ -1,0 +1,1 @@
+"""The joining side of ingest, in SQL: rows, examples, labels, events, statistics."""

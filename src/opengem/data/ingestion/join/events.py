@@ -1,0 +1,84 @@
+"""The events of each stream: when each became available, and what the model sees of it."""
+
+from typing import Any
+
+from opengem.data.ingestion.read.plan import Plan
+from opengem.data.ingestion.work_database import one_row
+from opengem.schema.words import Attribute, Schema, Stream
+
+
+def make_events(con: Any, schema: Schema, plan: Plan, stream: Stream, buckets: int) -> tuple[int, int]:
+    """Make the work table `s_STREAM`: bucket, user number, available, time, position and attributes of each event.
+
+    An event is available from the latest of its time, its arrival and, where it carries a request, that request's
+    time: so the history of a request is a prefix of the user's events in order of availability, and never holds an
+    event of its own request.
+
+    Args:
+        con: Connection of the work database.
+        schema: The schema.
+        plan: Where the attributes are found.
+        stream: The stream.
+        buckets: Number of buckets; the rows of one lie together, so that one can be read without the others.
+
+    Returns:
+        Number of events, and how many of them claim to be earlier than their own request.
+    """
+    table = schema.tables[stream.from_table]
+    impressions = stream.from_table == "impressions"
+    source = "examples" if impressions else f'"t_{stream.from_table}"'
+    item = ("ad" if table.ad else "") if impressions else ("item" if table.item else "")
+    known = 'greatest(o."time", o."arrival")' if table.arrival else 'o."time"'
+    by_request = bool(not impressions and table.request and schema.impressions.key)
+    available = f'greatest({known}, coalesce(r."time", {known}))' if by_request else known
+    joins = ' JOIN people p ON p."user" = o."user"'
+    if by_request:
+        joins += ' LEFT JOIN requests r ON r."user" = o."user" AND r.key = o.request'
+    if any(plan.attribute_place[stream.name, a.name] == "ads" for a in stream.attributes):
+        joins += f" LEFT JOIN ads a ON a.key = o.{item}"
+    where = ""
+    if stream.types:
+        listed = ", ".join("'" + t.replace("'", "''") + "'" for t in stream.types)
+        where = f" WHERE o.type IN ({listed})"
+    early = f'r."time" IS NOT NULL AND {known} < r."time"' if by_request else "FALSE"
+    own = (
+        f'SELECT p.number, {available} AS available, o."time", 0::BIGINT AS pos, {early} AS early, '
+        f"{', '.join(_own(a, stream, plan, item) for a in stream.attributes)} FROM {source} o{joins}{where}"
+    )
+    ready = f" UNION ALL {_ready(stream, plan)}" if stream.ready else ""
+    order = " ORDER BY bucket" if buckets > 1 else ""
+    con.execute(
+        f'CREATE TABLE "s_{stream.name}" AS '
+        f"SELECT (number % {buckets})::INTEGER AS bucket, * FROM ({own}{ready}){order}"
+    )
+    events, too_early = one_row(con, f'SELECT count(*), count(*) FILTER (early) FROM "s_{stream.name}"')
+    return events, too_early
+
+
+def _own(attribute: Attribute, stream: Stream, plan: Plan, item: str) -> str:
+    column = f'"a_{stream.name}.{attribute.name}"'
+    place = plan.attribute_place[stream.name, attribute.name]
+    value = {"own": f"o.{column}", "ads": f"a.{column}", "item": f"o.{item}"}[place]
+    return f"{value} AS {column}"
+
+
+def _ready(stream: Stream, plan: Plan) -> str:
+    """Return SQL for the ready-made events: before all else where they have no time, in the order of their lists."""
+    assert stream.ready is not None
+    item = plan.item[stream.name]
+    listed = stream.ready.lists
+    columns, from_ads = [], False
+    for attribute in stream.attributes:
+        column = f'"a_{stream.name}.{attribute.name}"'
+        if attribute.name in listed:
+            columns.append(f"o.{column}")
+        elif plan.attribute_place[stream.name, attribute.name] == "ads" and item in listed:
+            columns.append(f"a.{column}")
+            from_ads = True
+        else:
+            columns.append(f"NULL::{'VARCHAR' if attribute.kind == 'id' else 'DOUBLE'}")
+    join = f' LEFT JOIN ads a ON a.key = o."a_{stream.name}.{item}"' if from_ads else ""
+    return (
+        f'SELECT p.number, o."time", o."time", o.pos, FALSE, {", ".join(columns)} FROM "r_{stream.name}" o '
+        f'JOIN people p ON p."user" = o."user"{join}'
+    )

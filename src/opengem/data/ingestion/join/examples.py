@@ -1,0 +1,192 @@
+"""Users, requests and examples: who they are, in which order they stand, and in which split."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from opengem.data.ingestion.read.plan import Plan
+from opengem.data.ingestion.work_database import one_row
+from opengem.errors import DataError
+from opengem.schema.words import Schema
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What is known of the examples once they are in order.
+
+    Attributes:
+        count: Number of examples.
+        requests: Number of requests.
+        users: Number of users.
+        splits: Split -> half-open range of example rows.
+        train_end: Unix ms; what became available at or after it is not seen by vocabularies and statistics.
+    """
+
+    count: int
+    requests: int
+    users: int
+    splits: dict[str, tuple[int, int]]
+    train_end: int
+
+
+def make_examples(con: Any, schema: Schema, plan: Plan) -> Examples:
+    """Make the work tables `people`, `users`, `ads`, `requests` and `examples` from the tables that were read.
+
+    A request is one user's rows with one request key, or one row without a key; its time is the earliest of its
+    rows. Requests are ordered by time, then user, then key; the examples of one by time, then id, ad, surface and
+    labels. So the order does not depend on how the rows lie in files.
+
+    Args:
+        con: Connection of the work database.
+        schema: The schema.
+        plan: Where the features are found.
+
+    Returns:
+        Counts, splits and the end of the training window.
+
+    Raises:
+        DataError: There is no example, or a split that the schema names holds none.
+    """
+    _make_people(con, schema)
+    _make_entities(con, schema, plan)
+    _make_requests(con, schema, plan)
+    columns = [u.name for u in plan.uses["impressions"] if u.name not in ("user", "request", "split")]
+    listed = ", ".join(f'i."{c}"' for c in columns)
+    key = "request" if schema.impressions.key else "src"
+    con.execute(
+        f"CREATE TABLE examples AS SELECT row_number() OVER (ORDER BY r.request, {_order('i', plan)}) - 1 AS row, "
+        f'r.request, r.number, r."user", r."time" AS request_time, r.rank, {listed}, '
+        f"coalesce(a.row, 0) AS ad_row FROM t_impressions i "
+        f'JOIN requests r ON r."user" = i."user" AND r.key = i.{key} LEFT JOIN ads a ON a.key = i.ad'
+    )
+    con.execute("DROP TABLE t_impressions")
+    count, requests = one_row(con, "SELECT count(*), count(DISTINCT request) FROM examples")
+    (users,) = one_row(con, "SELECT count(*) FROM people")
+    if not count:
+        raise DataError(
+            "tables.impressions must hold at least one good row. Received: none; see the quarantine"
+        )
+    splits, train_end = _splits(con, schema)
+    return Examples(count, requests, users, splits, train_end)
+
+
+def training(schema: Schema) -> str:
+    """Return the SQL condition that a row of `examples` is in the training window."""
+    if schema.splits.column:
+        return "rank = 1"
+    start, end = schema.splits.train
+    return f"(request_time >= {start} AND request_time < {end})"
+
+
+def _make_people(con: Any, schema: Schema) -> None:
+    """Number all users who act, in the order of their keys."""
+    tables = ["t_impressions", *(f"t_{s.from_table}" for s in schema.streams)]
+    tables += [f"t_{t.event.table}" for t in schema.tasks if t.event]
+    tables += [f"r_{s.name}" for s in schema.streams if s.ready]
+    union = " UNION ".join(f'SELECT DISTINCT "user" FROM "{t}"' for t in dict.fromkeys(tables))
+    con.execute(
+        f'CREATE TABLE people AS SELECT "user", row_number() OVER (ORDER BY "user") - 1 AS number FROM ({union})'
+    )
+
+
+def _make_entities(con: Any, schema: Schema, plan: Plan) -> None:
+    """Number the rows of users and ads from 1; row 0 stands for none."""
+    for name in ("users", "ads"):
+        if name not in schema.tables:
+            con.execute(f"CREATE TABLE {name} (row BIGINT, key VARCHAR, known BIGINT)")
+            continue
+        table = schema.tables[name]
+        times = ", ".join(f'"{t}"' for t in ("time", "arrival") if getattr(table, t))
+        order = f"key, {times}" if times else "key"
+        known = f"greatest({times})" if times else "0"
+        features = "".join(f', "{u.name}"' for u in plan.uses[name] if u.name.startswith(("f_", "a_")))
+        con.execute(
+            f"CREATE TABLE {name} AS SELECT row_number() OVER (ORDER BY {order}) AS row, key, {known} AS known"
+            f'{features} FROM "t_{name}"'
+        )
+        con.execute(f'DROP TABLE "t_{name}"')
+
+
+def _make_requests(con: Any, schema: Schema, plan: Plan) -> None:
+    rank = _rank(schema)
+    if schema.impressions.key:
+        rows = (
+            f'SELECT "user", request AS key, min("time") AS "time", max({rank}) AS rank '
+            "FROM t_impressions GROUP BY 1, 2"
+        )
+        order = 'q.rank, q."time", p.number, q.key'
+    else:
+        rows = f"SELECT *, src AS key, {rank} AS rank FROM t_impressions"
+        order = f'q.rank, q."time", p.number, {_order("q", plan)}'
+    timed = "users" in schema.tables and schema.tables["users"].time is not None
+    con.execute(
+        f"CREATE TABLE asked AS SELECT row_number() OVER (ORDER BY {order}) - 1 AS request, "
+        f'q."user", p.number, q.key, q."time", q.rank FROM ({rows}) q JOIN people p ON p."user" = q."user"'
+    )
+    if timed:
+        # A profile holds from when it was both in effect and written; of several that hold, the last in effect wins.
+        con.execute(
+            "CREATE TABLE profiles AS "
+            "SELECT key, known, max(row) OVER (PARTITION BY key ORDER BY known) AS row FROM users"
+        )
+        join = 'ASOF LEFT JOIN profiles u ON u.key = a."user" AND a."time" >= u.known'
+    else:
+        join = 'LEFT JOIN users u ON u.key = a."user"'
+    con.execute(f"CREATE TABLE requests AS SELECT a.*, coalesce(u.row, 0) AS user_row FROM asked a {join}")
+    con.execute("DROP TABLE asked")
+
+
+def _order(name: str, plan: Plan) -> str:
+    """Return the order of a request's examples: what the data set holds of a row decides, and last its place."""
+    scalar = [u.name for u in plan.uses["impressions"] if u.role not in ("ids", "vector")]
+    first = ["time", "id", "ad", "surface"]
+    ordered = [c for c in first if c in scalar]
+    ordered += [c for c in scalar if c not in first and c.startswith(("y_", "f_"))]
+    return ", ".join(f'{name}."{c}"' for c in [*ordered, "src"])
+
+
+def _rank(schema: Schema) -> str:
+    if not schema.splits.column:
+        return "0"
+    cases = ""
+    for rank, name in enumerate(SPLITS, start=1):
+        values = ", ".join("'" + v.replace("'", "''") + "'" for v in schema.splits.values[name])
+        if values:
+            cases += f" WHEN split IN ({values}) THEN {rank}"
+    return f"CASE{cases} ELSE 0 END"
+
+
+def _splits(con: Any, schema: Schema) -> tuple[dict[str, tuple[int, int]], int]:
+    by_column = bool(schema.splits.column)
+    splits: dict[str, tuple[int, int]] = {}
+    times: dict[str, tuple[int, int]] = {}
+    (first, last) = one_row(con, "SELECT min(request_time), max(request_time) FROM examples")
+    for rank, name in enumerate(SPLITS, start=1):
+        start, end = getattr(schema.splits, name)
+        inside = f"rank = {rank}" if by_column else f"request_time >= {start} AND request_time < {end}"
+        before = f"rank < {rank}" if by_column else f"request_time < {start}"
+        rows, below, earliest, latest = one_row(
+            con,
+            f"SELECT count(*) FILTER ({inside}), count(*) FILTER ({before}), min(request_time) FILTER ({inside}), "
+            f"max(request_time) FILTER ({inside}) FROM examples",
+        )
+        wanted = bool(schema.splits.values[name]) if by_column else end > start
+        if wanted and not rows:
+            where = (
+                f"values {schema.splits.values[name]}" if by_column else f"times {start} to {end} (Unix ms)"
+            )
+            raise DataError(
+                f"splits.{name} must hold at least one example. Received: none with {where}; "
+                f"requests lie between {first} and {last}"
+            )
+        splits[name] = (below, below + rows)
+        times[name] = (earliest, latest)
+    if not by_column:
+        return splits, schema.splits.train[1]
+    if times["test"][0] is not None and times["train"][1] >= times["test"][0]:
+        raise DataError(
+            f"splits.train must end before splits.test begins. Received: a training request at {times['train'][1]} "
+            f"and a test request at {times['test'][0]} (Unix ms)"
+        )
+    return splits, times["train"][1] + 1

@@ -1,0 +1,1 @@
+"""The reading side of ingest: files, columns, typed batches, quarantine."""

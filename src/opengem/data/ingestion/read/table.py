@@ -1,0 +1,177 @@
+"""Reading a table: every file as a stream of typed batches into the work database, faults into quarantine."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from opengem.data.columns import canonical_ids, plain
+from opengem.data.ingestion.read.normalise import SQL_TYPES, Findings, column_of, normalise
+from opengem.data.ingestion.read.plan import Use
+from opengem.data.ingestion.read.sources import Source, SourceFile
+from opengem.errors import DataError
+from opengem.schema.words import Table
+
+pc: Any = pyarrow.compute  # its functions are made at run time, out of a type checker's sight
+
+BATCH_ROWS = 131_072
+ROW_BITS = 40
+"""A row is known as `file number << ROW_BITS | position in the file`."""
+
+
+@dataclass
+class Counts:
+    """Rows of a table: passed over by `where`, read, and with what found in them."""
+
+    passed_over: int = 0
+    read: int = 0
+    findings: Findings = field(default_factory=Findings)
+
+
+def read_table(
+    con: Any,
+    source: Source,
+    table: Table,
+    uses: list[Use],
+    content: list[str],
+    advance: Callable[[int], None],
+) -> Counts:
+    """Read a table into the work table `t_NAME`, and its faulty rows into `quarantine`.
+
+    Args:
+        con: Connection of the work database.
+        source: The files.
+        table: What the schema says of the table.
+        uses: Readings of its columns.
+        content: Columns whose values together tell whether two rows are alike.
+        advance: Called with the number of rows after each batch.
+
+    Raises:
+        DataError: A file cannot be read, or a column has the wrong type.
+    """
+    target = f"t_{source.table}"
+    types = {"src": "BIGINT", **{u.name: SQL_TYPES[u.role] for u in uses}, "content": "UBIGINT"}
+    columns = ", ".join(f'"{name}" {kind}' for name, kind in types.items())
+    con.execute(f'CREATE TABLE "{target}" ({columns})')
+    counts = Counts()
+    needed = list(dict.fromkeys([*(u.column for u in uses), *table.where, *content]))
+    for number, file in enumerate(source.files):
+        for start, batch in batches(file, needed, source.table):
+            rows = np.arange(start, start + batch.num_rows, dtype=np.int64) + (number << ROW_BITS)
+            advance(batch.num_rows)
+            if table.where:
+                kept = _where(batch, file, table)
+                counts.passed_over += int((~kept).sum())
+                batch, rows = batch.filter(pa.array(kept)), rows[kept]
+            counts.read += batch.num_rows
+            if batch.num_rows:
+                _take_in(con, source, file, batch, rows, uses, content, counts.findings, table)
+    return counts
+
+
+def _take_in(
+    con: Any,
+    source: Source,
+    file: SourceFile,
+    batch: pa.RecordBatch,
+    rows: np.ndarray,
+    uses: list[Use],
+    content: list[str],
+    findings: Findings,
+    table: Table,
+) -> None:
+    try:
+        columns, fault, reasons = normalise(batch, file, uses, findings)
+    except DataError as error:
+        raise DataError(f"{file.name} (tables.{source.table}): {error}") from None
+    if table.span is not None:
+        times = np.asarray(columns["time"].fill_null(0))
+        outside = (fault == 0) & ((times < table.span[0]) | (times >= table.span[1]))
+        reasons.append("time outside the span of the table")
+        fault[outside] = len(reasons)
+    quarantine(con, source.table, rows[fault > 0], fault[fault > 0], reasons)
+    names = [*columns]
+    arrays = [pa.array(rows), *columns.values()]
+    for index, column in enumerate(content):
+        names.append(f"raw {index}")
+        arrays.append(_hashable(plain(column_of(batch, file, column))))
+    data = pa.table(arrays, names=["src", *names])
+    if fault.any():
+        data = data.filter(pa.array(fault == 0))
+    listed = ", ".join(f'"{name}"' for name in ("src", *columns))
+    hashed = "hash(" + ", ".join(f'"raw {i}"' for i in range(len(content))) + ")" if content else "NULL"
+    con.register("incoming", data)
+    con.execute(f'INSERT INTO "t_{source.table}" SELECT {listed}, {hashed} FROM incoming')
+    con.unregister("incoming")
+
+
+def _hashable(array: pa.Array) -> pa.Array:
+    """Return a column that the work database can hash whatever its zone or null type."""
+    kind = array.type
+    if pa.types.is_null(kind):
+        return array.cast(pa.string())
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return array.cast(pa.int64())
+    if pa.types.is_decimal(kind):
+        return array.cast(pa.string())
+    return array
+
+
+def quarantine(con: Any, table: str, rows: np.ndarray, fault: np.ndarray, reasons: list[str]) -> None:
+    """Note rows that break a rule; `fault` is 1 + the index of each row's reason."""
+    if not len(rows):
+        return
+    data = pa.table(
+        {
+            "tab": pa.repeat(pa.scalar(table), len(rows)),
+            "src": pa.array(rows, pa.int64()),
+            "reason": pa.array(reasons, pa.string()).take(pa.array(fault - 1)),
+        }
+    )
+    con.register("incoming", data)
+    con.execute("INSERT INTO quarantine SELECT * FROM incoming")
+    con.unregister("incoming")
+
+
+def _where(batch: pa.RecordBatch, file: SourceFile, table: Table) -> np.ndarray:
+    kept = np.ones(batch.num_rows, bool)
+    for column, values in table.where.items():
+        ids = canonical_ids(column_of(batch, file, column), column)
+        wanted = pa.concat_arrays([canonical_ids(pa.array([value])) for value in values])
+        kept &= np.asarray(pc.is_in(ids, value_set=wanted))
+    return kept
+
+
+def batches(file: SourceFile, columns: list[str], table: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield `(first row, batch)` of a file.
+
+    Raises:
+        DataError: The file is broken; names the file, the row group and the column.
+    """
+    present = [c for c in columns if c in file.columns]
+    start = 0
+    with pq.ParquetFile(file.path, buffer_size=1 << 20) as reader:
+        for group in range(reader.num_row_groups):
+            try:
+                for batch in reader.iter_batches(BATCH_ROWS, row_groups=[group], columns=present):
+                    yield start, batch
+                    start += batch.num_rows
+            except (pa.ArrowException, OSError) as error:
+                column = _broken_column(reader, group, present)
+                raise DataError(
+                    f"{file.name} (tables.{table}) must be a whole Parquet file. "
+                    f'Received: column "{column}" of row group {group} cannot be read: {error}'
+                ) from None
+
+
+def _broken_column(reader: pq.ParquetFile, group: int, columns: list[str]) -> str:
+    for column in columns:
+        try:
+            reader.read_row_group(group, columns=[column])
+        except (pa.ArrowException, OSError):
+            return column
+    return ", ".join(columns)

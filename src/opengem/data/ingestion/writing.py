@@ -1,0 +1,222 @@
+"""Encoding and writing: users, ads, examples, requests and the buckets of each stream."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from opengem.data.arrow_sink import ArrowSink
+from opengem.data.encoder import Encoder, derived_ids
+from opengem.data.ingestion.read.plan import Plan
+from opengem.data.sequence_store import BucketEvents, write_bucket
+from opengem.schema.words import Attribute, Feature, Schema, Stream
+
+_ROWS = 262_144
+Advance = Callable[[int], None]
+
+
+def feature_type(feature: Feature, encoder: Encoder) -> pa.DataType:
+    """Return the Arrow type that a feature is stored in."""
+    if feature.kind == "id":
+        return pa.int32()
+    if feature.kind == "ids":
+        return pa.list_(pa.int32())
+    if feature.kind == "number":
+        return pa.float32()
+    return pa.list_(pa.float32(), encoder.sizes[feature.name])
+
+
+def encode_feature(feature: Feature, encoder: Encoder, column: pa.Array) -> pa.Array:
+    """Return a feature as it is stored: rows of its table, standardised numbers, or vectors."""
+    if feature.kind == "id":
+        return pa.array(encoder.encode_ids(feature.table, column), pa.int32())
+    if feature.kind == "ids":
+        rows, offsets, missing = encoder.encode_lists(feature.table, column)
+        return pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), pa.array(rows, pa.int32()), mask=pa.array(missing)
+        )
+    if feature.kind == "number":
+        return pa.array(encoder.encode_number(feature.name, column))
+    matrix = encoder.encode_vectors(feature.name, column)
+    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), encoder.sizes[feature.name])
+
+
+def features_at(schema: Schema, plan: Plan, place: str, owners: tuple[str, ...]) -> list[Feature]:
+    """Return the features that are read from `place` and belong to one of `owners`."""
+    return [f for f in schema.features if plan.place[f.name] == place and f.owner in owners]
+
+
+def _stream_of(con: Any, query: str) -> Iterator[pa.Table]:
+    for batch in con.sql(query).to_arrow_reader(_ROWS):
+        if batch.num_rows:
+            yield pa.Table.from_batches([batch])
+
+
+def write_entities(con: Any, schema: Schema, plan: Plan, encoder: Encoder, folder: Path, name: str) -> None:
+    """Write `users.arrow` or `ads.arrow`: row 0 is all missing, the others in the order of their keys.
+
+    The ads also hold what an event takes over from its item, as `a_STREAM.NAME`, for serving.
+    """
+    features = features_at(schema, plan, name, ({"users": "user", "ads": "ad"}[name],))
+    taken = [(s, a) for s in schema.streams for a in s.attributes if name == "ads" and _from_ads(plan, s, a)]
+    key = {"users": "user_key", "ads": "ad_key"}[name]
+    fields = [(key, pa.string()), ("known_from", pa.int64())]
+    fields += [(f"f_{f.name}", feature_type(f, encoder)) for f in features]
+    fields += [(f"a_{s.name}.{a.name}", pa.int32() if a.kind == "id" else pa.float32()) for s, a in taken]
+    with ArrowSink(folder / f"{name}.arrow", pa.schema(fields)) as sink:
+        nothing = [encode_feature(f, encoder, pa.nulls(1)) for f in features]
+        nothing += [pa.array(encode_attribute(s, a, encoder, pa.nulls(1))) for s, a in taken]
+        none = [pa.nulls(1, pa.string()), pa.array([0], pa.int64()), *nothing]
+        sink.add(pa.table(none, names=[n for n, _ in fields]))
+        for rows in _stream_of(con, f"SELECT * FROM {name} ORDER BY row"):
+            arrays = [rows.column("key"), rows.column("known")]
+            arrays += [encode_feature(f, encoder, rows.column(f"f_{f.name}")) for f in features]
+            for s, a in taken:
+                arrays.append(pa.array(encode_attribute(s, a, encoder, rows.column(f"a_{s.name}.{a.name}"))))
+            sink.add(pa.table(arrays, names=[n for n, _ in fields]))
+
+
+def encode_attribute(
+    stream: Stream, attribute: Attribute, encoder: Encoder, column: pa.ChunkedArray
+) -> np.ndarray:
+    """Return an event attribute as it is stored: int32 rows of its table, or float32 standardised numbers."""
+    if attribute.kind == "id":
+        return encoder.encode_ids(attribute.table, column).astype(np.int32)
+    return encoder.encode_number(f"{stream.name}.{attribute.name}", column)
+
+
+def _from_ads(plan: Plan, stream: Stream, attribute: Attribute) -> bool:
+    return plan.attribute_place[stream.name, attribute.name] == "ads"
+
+
+def write_examples(
+    con: Any, schema: Schema, plan: Plan, encoder: Encoder, folder: Path, advance: Advance
+) -> None:
+    """Write `examples.arrow` in the order of the rows."""
+    features = features_at(schema, plan, "impressions", ("ad", "context"))
+    fields = [
+        ("example_id", pa.int64()),
+        ("request", pa.int64()),
+        ("user", pa.int64()),
+        ("user_key", pa.string()),
+        ("ad_key", pa.string()),
+        ("ad_row", pa.int32()),
+        ("surface", pa.int32()),
+        ("time", pa.int64()),
+        *((f"f_{f.name}", feature_type(f, encoder)) for f in features),
+        *((f"y_{t.name}", pa.float32()) for t in schema.tasks),
+    ]
+    ids = "id" if schema.impressions.id else "row"
+    names = [f'"f_{f.name}"' for f in features if not f.derive] + [f'"y_{t.name}"' for t in schema.tasks]
+    surface = ["surface"] if schema.impressions.surface else []
+    listed = ", ".join(
+        [f'{ids} AS example_id, request, number, "user", ad, ad_row, "time"', *surface, *names]
+    )
+    with ArrowSink(folder / "examples.arrow", pa.schema(fields)) as sink:
+        for rows in _stream_of(con, f"SELECT {listed} FROM labelled ORDER BY row"):
+            time = rows.column("time").to_numpy()
+            if surface:
+                surfaces = encoder.encode_surfaces(rows.column("surface"))
+            else:
+                surfaces = np.zeros(rows.num_rows, np.int32)
+            arrays = [rows.column(n) for n in ("example_id", "request", "number", "user", "ad", "ad_row")]
+            arrays += [pa.array(surfaces), pa.array(time)]
+            for f in features:
+                raw = derived_ids(f.derive, time) if f.derive else rows.column(f"f_{f.name}")
+                arrays.append(encode_feature(f, encoder, raw))
+            for t in schema.tasks:
+                labels = rows.column(f"y_{t.name}").combine_chunks().to_numpy(zero_copy_only=False)
+                arrays.append(pa.array(labels.astype(np.float32)))
+            sink.add(pa.table(arrays, names=[n for n, _ in fields]))
+            advance(rows.num_rows)
+
+
+def write_requests(
+    con: Any,
+    schema: Schema,
+    plan: Plan,
+    encoder: Encoder,
+    folder: Path,
+    buckets: int,
+    slices: dict[str, tuple[np.ndarray, np.ndarray]],
+) -> None:
+    """Write `requests.arrow`: where each request's examples, user, bucket and histories are."""
+    features = features_at(schema, plan, "impressions", ("user",))
+    fields = [
+        ("first_example", pa.int64()),
+        ("time", pa.int64()),
+        ("user", pa.int64()),
+        ("user_row", pa.int32()),
+        ("bucket", pa.int32()),
+        *((f"{side}_{name}", pa.int64()) for name in slices for side in ("start", "end")),
+        *((f"f_{f.name}", feature_type(f, encoder)) for f in features),
+    ]
+    names = "".join(f', e."f_{f.name}"' for f in features)
+    query = (
+        f'SELECT e.row AS first_example, r."time", r.number, r.user_row, (r.number % {buckets})::INTEGER AS bucket'
+        f"{names} FROM requests r JOIN (SELECT request, min(row) AS row FROM examples GROUP BY request) f "
+        "ON f.request = r.request JOIN examples e ON e.row = f.row ORDER BY r.request"
+    )
+    done = 0
+    with ArrowSink(folder / "requests.arrow", pa.schema(fields)) as sink:
+        for rows in _stream_of(con, query):
+            part = slice(done, done + rows.num_rows)
+            arrays = [rows.column(n) for n in ("first_example", "time", "number", "user_row", "bucket")]
+            arrays += [pa.array(array[part]) for pair in slices.values() for array in pair]
+            arrays += [encode_feature(f, encoder, rows.column(f"f_{f.name}")) for f in features]
+            sink.add(pa.table(arrays, names=[n for n, _ in fields]))
+            done = part.stop
+
+
+def write_stream(
+    con: Any,
+    stream: Stream,
+    encoder: Encoder,
+    folder: Path,
+    buckets: int,
+    requests: int,
+    work: Path,
+    advance: Advance,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Write the buckets of a stream, and return start and end of each request's history, `(requests,)` int64."""
+    target = folder / "sequences" / stream.name
+    target.mkdir(parents=True)
+    start, end = (
+        np.lib.format.open_memmap(work / f"{side}_{stream.name}.npy", "w+", np.int64, (max(requests, 1),))[
+            :requests
+        ]
+        for side in ("start", "end")
+    )
+    for bucket in range(buckets):
+        inside = f"number % {buckets} = {bucket}"
+        events = _bucket_events(con, stream, encoder, bucket, advance)
+        asked = con.sql(f'SELECT request, number, "time" FROM requests WHERE {inside}').fetchnumpy()
+        keys = con.sql(
+            f'SELECT number AS "user", "user" AS user_key FROM people WHERE {inside}'
+        ).to_arrow_table()
+        where = asked["request"]
+        start[where], end[where] = write_bucket(target, bucket, events, asked["number"], asked["time"], keys)
+    return start, end
+
+
+def _bucket_events(con: Any, stream: Stream, encoder: Encoder, bucket: int, advance: Advance) -> BucketEvents:
+    pieces: dict[str, list[np.ndarray]] = {name: [] for name in ("number", "available", "time", "pos")}
+    encoded: dict[str, list[np.ndarray]] = {a.name: [] for a in stream.attributes}
+    for rows in _stream_of(con, f'SELECT * FROM "s_{stream.name}" WHERE bucket = {bucket}'):
+        for name, values in pieces.items():
+            values.append(rows.column(name).to_numpy())
+        for a in stream.attributes:
+            column = rows.column(f"a_{stream.name}.{a.name}")
+            encoded[a.name].append(encode_attribute(stream, a, encoder, column))
+        advance(rows.num_rows)
+
+    def joined(parts: list[np.ndarray], kind: type) -> np.ndarray:
+        return np.concatenate(parts) if parts else np.empty(0, kind)
+
+    attributes = {
+        a.name: joined(encoded[a.name], np.int32 if a.kind == "id" else np.float32) for a in stream.attributes
+    }
+    user, available, time, pos = (joined(pieces[n], np.int64) for n in ("number", "available", "time", "pos"))
+    return BucketEvents(user, available, time, pos, attributes)

@@ -1,0 +1,127 @@
+"""The sequence store, writing side: each event once, sorted so that every history is a slice."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from opengem.data.arrow_sink import write_table
+
+
+@dataclass(frozen=True)
+class BucketEvents:
+    """The events of one bucket's users, in any order; all arrays have length L.
+
+    Attributes:
+        user: int64 number of the user.
+        available: int64 Unix ms from which the event may be known.
+        time: int64 Unix ms at which it happened, `MISSING_TIME` if it has none.
+        position: int64 place among ready-made events of one time; 0 for others.
+        attributes: Name -> int64 embedding rows, or float32 standardised numbers.
+    """
+
+    user: np.ndarray
+    available: np.ndarray
+    time: np.ndarray
+    position: np.ndarray
+    attributes: dict[str, np.ndarray]
+
+
+def write_bucket(
+    folder: Path,
+    bucket: int,
+    events: BucketEvents,
+    request_user: np.ndarray,
+    request_time: np.ndarray,
+    user_keys: pa.Table,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Write the files of one bucket and return where the history of each of its requests lies.
+
+    Events are sorted by user, then by when they became available, when they happened, their position and their
+    attributes; so the file does not depend on the order in which they come. The history of a request at t is the
+    user's events available strictly before t: a prefix of the user's events, so `[start, end)`.
+
+    Args:
+        folder: Folder of the stream; gets `bucket-NNNNN.arrow` and `users-NNNNN.arrow`.
+        bucket: Number of the bucket.
+        events: The events of the bucket's users.
+        request_user: `(R,)` int64 user of each request of these users.
+        request_time: `(R,)` int64 Unix ms.
+        user_keys: Columns `user` (int64) and `user_key` (string) of the bucket's users.
+
+    Returns:
+        `start` and `end`, `(R,)` int64 rows of the bucket's file, end exclusive.
+    """
+    order = event_order(events)
+    user, available = events.user[order], events.available[order]
+    columns: dict[str, pa.Array] = {"time": pa.array(events.time[order], pa.int64())}
+    for name, values in events.attributes.items():
+        columns[f"a_{name}"] = pa.array(_smallest(values)[order])
+    write_table(folder / f"bucket-{bucket:05d}.arrow", pa.table(columns))
+    numbers, firsts = np.unique(user, return_index=True)
+    lasts = np.append(firsts, len(user))[1:]
+    known = user_keys.column("user").to_numpy()
+    at = np.argsort(known, kind="stable")
+    keys = user_keys.column("user_key").take(pa.array(at[np.searchsorted(known[at], numbers)]))
+    write_table(
+        folder / f"users-{bucket:05d}.arrow",
+        pa.table(
+            {"user_key": keys, "start": pa.array(firsts, pa.int64()), "end": pa.array(lasts, pa.int64())}
+        ),
+    )
+    start = np.searchsorted(user, request_user, side="left")
+    return start.astype(np.int64), _ends(user, available, request_user, request_time)
+
+
+def event_order(events: BucketEvents) -> np.ndarray:
+    """Return the order in which a history holds events, for ingest and serving alike, `(L,)` int64.
+
+    By user, available, time and position; only events that are equal in all of these are compared by attributes.
+    """
+    keys = (events.position, events.time, events.available, events.user)
+    order = np.lexsort(keys)
+    same = np.ones(max(len(order) - 1, 0), bool)
+    for key in keys:
+        same &= key[order[1:]] == key[order[:-1]]
+    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False)) if len(order) else order
+    if len(tied):
+        group = np.cumsum(~np.insert(same, 0, False))[tied]
+        rows = order[tied]
+        values = [a[rows] for a in events.attributes.values()]
+        order[tied] = rows[np.lexsort((*reversed(values), group))]
+    return order
+
+
+def _ends(
+    user: np.ndarray, available: np.ndarray, request_user: np.ndarray, request_time: np.ndarray
+) -> np.ndarray:
+    """Count the events that sort before each request: those of lesser users, and the user's own before its time."""
+    is_event = np.concatenate([np.zeros(len(request_user), np.int8), np.ones(len(user), np.int8)])
+    merged = np.lexsort(
+        (is_event, np.concatenate([request_time, available]), np.concatenate([request_user, user]))
+    )
+    before = np.cumsum(is_event[merged], dtype=np.int64)
+    ends = np.empty(len(merged), np.int64)
+    ends[merged] = before
+    return ends[: len(request_user)]
+
+
+def _smallest(values: np.ndarray) -> np.ndarray:
+    """Return embedding rows in the smallest integer type that holds them; numbers as they are."""
+    if values.dtype.kind == "f":
+        return values.astype(np.float32, copy=False)
+    top = int(values.max()) if len(values) else 0
+    for kind in (np.int8, np.int16, np.int32):
+        if top <= np.iinfo(kind).max:
+            return values.astype(kind)
+    return values
+
+
+def length_histogram(lengths: np.ndarray) -> dict[str, list[int]]:
+    """Return how many histories have lengths of [0, 1), [1, 2), [2, 4), [4, 8), ... events."""
+    edges = [0, 1]
+    while edges[-1] <= (int(lengths.max()) if len(lengths) else 0):
+        edges.append(edges[-1] * 2)
+    counts = np.histogram(lengths, bins=edges)[0] if len(lengths) else np.zeros(len(edges) - 1, np.int64)
+    return {"edges": edges, "counts": [int(c) for c in counts]}

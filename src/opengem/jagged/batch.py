@@ -1,0 +1,97 @@
+"""One batch of examples: what the loader yields and every model reads."""
+
+from dataclasses import dataclass, fields, is_dataclass
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from opengem.jagged.jagged_tensor import JaggedTensor
+
+
+@dataclass
+class History:
+    """The histories of one stream for the R requests of a batch; newest event last, no padding.
+
+    Attributes:
+        ids: Id attributes, each `(L,)` int64: rows of the attribute's embedding table.
+        numbers: Number attributes, each `(L,)` float32, standardised, 0 where missing.
+        times: `(L,)` int64, Unix ms; `MISSING_TIME` where an event has none.
+        offsets: `(R + 1,)` int64.
+    """
+
+    ids: dict[str, Tensor]
+    numbers: dict[str, Tensor]
+    times: Tensor
+    offsets: Tensor
+
+
+@dataclass
+class Batch:
+    """B examples of R requests. What belongs to the user is held once a request.
+
+    Attributes:
+        ids: Features of kind `id`: `(R,)` int64 for user-owned ones, `(B,)` otherwise; rows of a table.
+        bags: Features of kind `ids`: jagged over R for user-owned ones, over B otherwise.
+        numbers: Features of kind `number`: float32 standardised by the training window, 0 where missing.
+        missing: Same keys as `numbers`: float32, 1 where the number is missing.
+        vectors: Features of kind `vector`: `(R, size)` or `(B, size)` float32, zeros where missing.
+        history: Stream name -> histories of the R requests.
+        request_of_example: `(B,)` int64, index into the R requests; requests are contiguous and in order.
+        request_time: `(R,)` int64 Unix ms; every history ends strictly before it.
+        surface: `(B,)` int64; 0 is any surface unknown to the schema.
+        time: `(B,)` int64 Unix ms.
+        example_id: `(B,)` int64.
+        labels: Task -> `(B,)` float32; 0 where masked.
+        label_mask: Task -> `(B,)` float32; 0 where the label is missing, immature or not defined.
+        weight: `(B,)` float32.
+        extras: Named tensors that a stage adds, such as a teacher's probabilities `(B,)` float32.
+    """
+
+    ids: dict[str, Tensor]
+    bags: dict[str, JaggedTensor]
+    numbers: dict[str, Tensor]
+    missing: dict[str, Tensor]
+    vectors: dict[str, Tensor]
+    history: dict[str, History]
+    request_of_example: Tensor
+    request_time: Tensor
+    surface: Tensor
+    time: Tensor
+    example_id: Tensor
+    labels: dict[str, Tensor]
+    label_mask: dict[str, Tensor]
+    weight: Tensor
+    extras: dict[str, Tensor]
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples B."""
+        return self.surface.shape[0]
+
+    @property
+    def num_requests(self) -> int:
+        """Number of requests R."""
+        return self.request_time.shape[0]
+
+    def num_events(self) -> int:
+        """Number of history events of all streams together."""
+        return sum(h.times.shape[0] for h in self.history.values())
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """Return the batch on `device`."""
+        return _map(self, lambda t: t.to(device, non_blocking=True))
+
+
+def _map(value, function):
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {k: _map(v, function) for k, v in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**{f.name: _map(getattr(value, f.name), function) for f in fields(value)})
+    return value
+
+
+_pytree.register_dataclass(History)
+_pytree.register_dataclass(Batch)

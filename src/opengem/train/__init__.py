@@ -1,0 +1,1 @@
+"""Training: settings, passes, the trainer, and the run folder."""

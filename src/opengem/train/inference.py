@@ -1,0 +1,105 @@
+"""A trained run as a model, and its predictions on a split."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from opengem.config import build, load_toml
+from opengem.data.dataset import Dataset
+from opengem.data.loader import Loader
+from opengem.errors import ConfigError
+from opengem.evaluation import PredictionTable
+from opengem.jagged import Batch
+from opengem.schema.inputs import InputSpec
+from opengem.train.checkpoint import load_model_state, require_checkpoint
+from opengem.train.run import TrainRun
+from opengem.train.run_folder import RunFolder
+
+
+class TrainedModel:
+    """The eager model of a run with its newest weights, ready to score.
+
+    Attributes:
+        run: The run's settings.
+        inputs: What the model was built for.
+        model: The model in evaluation mode.
+    """
+
+    def __init__(self, folder: RunFolder, run: TrainRun, inputs: InputSpec, model: nn.Module) -> None:
+        self.folder, self.run, self.inputs, self.model = folder, run, inputs, model
+
+    @classmethod
+    def load(cls, path: Path) -> "TrainedModel":
+        """Load the model of the run in `path`."""
+        folder = RunFolder.open(path)
+        settings = load_toml(folder.run_file)
+        settings.pop("transfer", None)  # how it was taught; the model is the same without
+        run = build(TrainRun, settings)
+        inputs = InputSpec.from_dict(json.loads(folder.inputs_file.read_text(encoding="utf-8")))
+        model = run.model.build(inputs)
+        model.load_state_dict(load_model_state(require_checkpoint(folder.checkpoints)))
+        return cls(folder, run, inputs, model.eval())
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.run.name or self.run.model.type
+
+    def open_data(self, data: Path | None = None) -> Dataset:
+        """Open a data set for this model: the run's own, or another of the same schema."""
+        dataset = Dataset.open(data or self.run.data)
+        if dataset.inputs.to_dict() != self.inputs.to_dict():
+            raise ConfigError(
+                f"{dataset.folder} must have the inputs that the run {self.folder.path} was trained on. "
+                f"Received: schema {dataset.schema_fingerprint[:12]}, trained on {self.inputs.fingerprint[:12]}"
+            )
+        return dataset
+
+    @torch.no_grad()
+    def scores(
+        self, dataset: Dataset, splits: tuple[str, ...], batch_size: int = 2048
+    ) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+        """Yield batches in time order with their probabilities `(B, T)` and embeddings `(B, D)`."""
+        loader = Loader(
+            dataset, splits, batch_size=batch_size, history=self.run.model.history, order="time", seed=0
+        )
+        for batch in loader:
+            output = self.model(batch)
+            yield batch, torch.sigmoid(output.logits_BT), output.embedding_BD
+
+
+def predict_split(
+    trained: TrainedModel,
+    dataset: Dataset,
+    split: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> PredictionTable:
+    """Return the model's predictions on one split, with labels, in time order."""
+    tasks = [t.name for t in trained.inputs.tasks]
+    rows = dataset.split(split)
+    parts: list[np.ndarray] = []
+    done = 0
+    for batch, probabilities_BT, _ in trained.scores(dataset, (split,)):
+        parts.append(probabilities_BT.numpy())
+        done += batch.num_examples
+        if progress:
+            progress(done, len(rows))
+    p = np.concatenate(parts) if parts else np.zeros((0, len(tasks)), np.float32)
+    here = slice(rows.start, rows.stop)
+    surfaces = np.array(["other", *trained.inputs.surfaces])
+    return PredictionTable(
+        example_id=np.asarray(dataset.example_ids[here]),
+        request=np.asarray(dataset.column("request")[here]),
+        user=np.asarray(dataset.column("user")[here]),
+        surface=surfaces[np.asarray(dataset.column("surface")[here])],
+        time=np.asarray(dataset.column("time")[here]),
+        predictions={task: p[:, i] for i, task in enumerate(tasks)},
+        labels={task: np.asarray(dataset.column(f"y_{task}")[here]) for task in tasks},
+        model=trained.name,
+        schema_fingerprint=trained.inputs.fingerprint,
+        split=split,
+    )

@@ -1,0 +1,1 @@
+"""From teacher to students: label stores, transfer methods, the transfer ratio."""
