@@ -23,7 +23,13 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 SCHEMA: dict[str, Any] = {
     "name": "small",
     "tables": {
-        "impressions": {"path": "impressions", "user": "user", "ad": "ad", "surface": "surface", "time": "ts"},
+        "impressions": {
+            "path": "impressions",
+            "user": "user",
+            "ad": "ad",
+            "surface": "surface",
+            "time": "ts",
+        },
         "events": {"path": "events", "user": "user", "item": "item", "type": "type", "time": "ts"},
         "users": {"path": "users", "key": "user"},
         "ads": {"path": "ads", "key": "ad"},
@@ -54,9 +60,11 @@ class Log:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.schema = copy.deepcopy(SCHEMA)
-        self.write("users", rows("users"))
-        self.write("ads", rows("ads"))
-        empty = pa.schema([("user", pa.int64()), ("item", pa.int64()), ("type", pa.string()), ("ts", pa.int64())])
+        self.write("users", rows("users", {}))
+        self.write("ads", rows("ads", {}))
+        empty = pa.schema(
+            [("user", pa.int64()), ("item", pa.int64()), ("type", pa.string()), ("ts", pa.int64())]
+        )
         self.write("events", empty.empty_table())
 
     def write(self, name: str, table: pa.Table, part: str = "part-0", **options: Any) -> Path:

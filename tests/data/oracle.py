@@ -31,7 +31,9 @@ def history(user: Any, request: Any, events: list[Row], times: dict[tuple[Any, A
     return sorted(seen, key=lambda event: (known_from(event, times), event["ts"]))
 
 
-def label(index: int, impressions: list[Row], events: list[Row], type_: str, within: int, attribution: str) -> float | None:
+def label(
+    index: int, impressions: list[Row], events: list[Row], type_: str, within: int, attribution: str
+) -> float | None:
     """Return 1, 0 or None (window still open) for the impression `index`; impressions stand in stored order."""
     shown = impressions[index]
     for event in events:

@@ -237,7 +237,7 @@ def _write_plays(folder: Path, random) -> None:
     at = START // 1000 + random.integers(-48, 5 * 24, n) * 3600
     seen = at + random.choice([0, 0, 0, 3600, 7200, 30 * 3600], n)  # some arrive much later
     columns = {
-        "user_id": random.integers(1, 21, n),
+        "user_id": random.integers(3, 21, n),  # users 1 and 2 have ready-made events alone
         "item": random.integers(1, 28, n),
         "kind": random.choice(["play", "skip", "noise"], n),
         "at": pa.array(at * 1000, pa.timestamp("ms", "UTC")),

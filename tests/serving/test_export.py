@@ -106,6 +106,8 @@ def test_package_answers_as_the_model_at_every_size(data, tmp_path, config):
             assert have.shape == (batch.num_examples, 2)
             torch.testing.assert_close(have, want, rtol=1e-5, atol=1e-5)
     assert made.facts["parity"]["largest_difference"] < 1e-5
+    named = to_named(batch, data.inputs)
+    assert torch.equal(program(dict(reversed(named.items()))), program(named))
     assert set(made.facts["parity"]["cases"]) == {"sample-0", "one", "empty", "one-empty"}
 
 
@@ -117,7 +119,7 @@ def test_what_a_package_says_of_itself(data, tmp_path):
     assert facts["schema"] == {"fingerprint": "f00d"}
     assert facts["tasks"] == ["click", "buy"]
     assert made.tasks == ("click", "buy")
-    assert facts["history"] == {"watched": 4, "bought": 4}
+    assert facts["history"] == {"watched": 5, "bought": 5}
     assert facts["torch"] == torch.__version__
     assert (facts["role"], facts["kind"], facts["device"]) == ("student", "pt2", "cpu")
     assert facts["sizes"]["parameters"] == sum(p.numel() for p in model.parameters())
@@ -221,6 +223,9 @@ def test_ahead_of_time_package(data, tmp_path):
                 torch.testing.assert_close(
                     program(to_named(batch, data.inputs)), model(batch).logits_BT, rtol=0, atol=1e-5
                 )
+    named = to_named(batch, data.inputs)
+    backwards = dict(reversed(named.items()))  # compiled code goes by place: names must still decide
+    assert torch.equal(program(backwards), program(named))
     made.facts["torch"] = "1.0.0"
     with pytest.raises(BackendUnavailable, match=r"compiled for torch 1\.0\.0"):
         made.program()

@@ -174,7 +174,9 @@ def numbers(column: Column, name: str = "column", cast: bool = False) -> tuple[p
                 f'column "{name}" must hold numbers. Received: {kind}\n  fix: write numbers, or set cast = true'
             )
         array = cast_or_null(pc.utf8_trim_whitespace(array.cast(pa.string())), pa.float64())
-    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+    elif pa.types.is_decimal(kind):
+        array = array.cast(pa.string())  # text is read to the nearest double, a cast of the decimal is not
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise DataError(f'column "{name}" must hold numbers. Received: {kind}')
     values = array.cast(pa.float64(), safe=False)
     floats = values.to_numpy(zero_copy_only=False)

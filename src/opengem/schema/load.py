@@ -230,7 +230,9 @@ def _splits(value: Any) -> Splits:
     for name in _SPLITS[1:]:
         start, stop = ranges.get(name, (end, end))
         if start < end:
-            raise ConfigError(f"splits.{name} must start at or after the end of the split before it")
+            raise ConfigError(
+                f"splits.{name} must start at or after the end of the split before it. Received: {value[name]!r}"
+            )
         ranges[name] = (start, stop)
         end = stop
     return Splits(train=ranges["train"], validation=ranges["validation"], test=ranges["test"])

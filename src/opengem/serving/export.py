@@ -105,7 +105,7 @@ def export(
         _write_model(served, inputs, part / names.MODEL, format, device)
         cases = _cases(sample, inputs)
         expected = _answers(lambda named: model(from_named(named, inputs)).logits_BT.float(), cases, device)
-        program = load_program(part / names.MODEL, facts)
+        program = load_program(part / names.MODEL, facts, inputs)
         facts["parity"] = _parity(program, cases, expected, device, tolerance)
         _write_data(part, data, cases, expected, calibration)
         write_facts(part, facts)

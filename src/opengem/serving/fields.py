@@ -106,6 +106,8 @@ def time_array(values: Sequence[Any], field: str) -> pa.Array:
         RequestError: A value is something else, or numbers and text are mixed.
     """
     kinds = {type(v) for v in values if v is not None}
+    if not kinds:
+        return pa.nulls(len(values))
     if not kinds <= {int, float} and kinds != {str}:
         raise RequestError(field, "must hold times as the log writes them: all numbers or all text.")
     if kinds == {str}:

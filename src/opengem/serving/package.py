@@ -12,6 +12,7 @@ from torch import Tensor
 
 from opengem.errors import BackendUnavailable, DataError
 from opengem.schema.inputs import InputSpec
+from opengem.serving.signature import input_names
 
 FORMAT = 1
 """Version of the layout of packages."""
@@ -91,11 +92,22 @@ class Package:
         Raises:
             BackendUnavailable: The package was compiled for another torch version or device.
         """
-        return load_program(self.folder / MODEL, self.facts)
+        return load_program(self.folder / MODEL, self.facts, self.inputs)
 
 
-def load_program(path: Path, facts: dict[str, Any]) -> Program:
+def load_program(path: Path, facts: dict[str, Any], inputs: InputSpec) -> Program:
     """Load the model file of a package; `facts` says its `kind`, `torch` version and `device`."""
+    program = _load(path, facts)
+    order = input_names(inputs)
+
+    def ordered(tensors: dict[str, Tensor]) -> Tensor:
+        # compiled code takes tensors by their place and does not look at their names
+        return program({name: tensors[name] for name in order})
+
+    return ordered
+
+
+def _load(path: Path, facts: dict[str, Any]) -> Program:
     device = torch.device(facts["device"])
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BackendUnavailable(

@@ -138,6 +138,11 @@ def dynamic_shapes(inputs: InputSpec) -> dict[str, dict[int, Any]]:
     return shapes
 
 
+def input_names(inputs: InputSpec) -> tuple[str, ...]:
+    """Return the names of the tensors in the order in which a package takes them."""
+    return tuple(dynamic_shapes(inputs))
+
+
 def tracing_inputs(inputs: InputSpec) -> dict[str, Tensor]:
     """Return small named tensors of the right kinds to trace a model with: 5 examples of 3 requests."""
     B, R, events = 5, 3, [0, 2, 5, 7]

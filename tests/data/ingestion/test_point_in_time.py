@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,9 @@ _users = st.integers(1, 4)
 _items = st.integers(1, 3)
 _requests = st.integers(1, 5)
 # Few distinct times, so that equal ones are common; now and then a clock jumps by days.
-_times = st.one_of(st.integers(0, 12), st.integers(0, 12), st.sampled_from([3 * DAY, 5 * DAY])).map(lambda t: T0 + t)
+_times = st.one_of(st.integers(0, 12), st.integers(0, 12), st.sampled_from([3 * DAY, 5 * DAY])).map(
+    lambda t: T0 + t
+)
 _impression = st.fixed_dictionaries(
     {"user": _users, "request": _requests, "ad": _items, "ts": _times, "click": st.integers(0, 1)}
 )
@@ -89,9 +92,20 @@ def _write(log: Log, data: dict[str, Any]) -> None:
     log.write("ready", pa.table({"user": pa.array(list(data["ready"]), pa.int64()), "items": lists}))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(_logs())
 def test_every_example_equals_the_oracle(data: dict[str, Any]) -> None:
+    _check(data)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(_logs())
+def test_every_example_equals_the_oracle_on_many_logs(data: dict[str, Any]) -> None:
+    _check(data)
+
+
+def _check(data: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = Log(Path(folder))
         _schema(log)
@@ -117,12 +131,16 @@ def test_every_example_equals_the_oracle(data: dict[str, Any]) -> None:
         assert got == [oracle.profile(user, times[user, key], data["profiles"]) for user, key in owners]
 
 
-def _check_histories(stored: Any, data: dict[str, Any], ordered: list[Any], owners: list[Any], times: Any) -> None:
+def _check_histories(
+    stored: Any, data: dict[str, Any], ordered: list[Any], owners: list[Any], times: Any
+) -> None:
     acts = stored.histories("acts", ("item", "item"), ("type", "type"))
     bought = stored.histories("bought", ("item", "item"))
     shown = stored.histories("shown", ("item", "item"), ("clicked", "clicked"))
     impressions = [row | {"arrived": row["ts"]} for row in ordered]
-    rank = {name: {word: k for k, word in enumerate(stored.words(name))} for name in ("item", "type", "clicked")}
+    rank = {
+        name: {word: k for k, word in enumerate(stored.words(name))} for name in ("item", "type", "clicked")
+    }
     for i, (user, request) in enumerate(owners):
         seen = oracle.history(user, request, data["events"], times)
         seen = sorted(
