@@ -33,6 +33,9 @@ path = "plays.parquet"
 user = "user_id"
 item = "item"
 type = "kind"
+where = { good = [1] }
+deduplicate = true
+span = ["2025-01-06T12:00:00Z", "2025-02-01T00:00:00Z"]
 time = { column = "at", unit = "timestamp" }
 arrival = { column = "seen", unit = "s" }
 
@@ -245,7 +248,9 @@ def _write_plays(folder: Path, random) -> None:
         "seconds": _some(random, random.integers(0, 5, n).tolist()),
         "moods": _some(random, [f"x{i % 4}|y{i % 3}" for i in range(n)]),
     }
-    pq.write_table(pa.table(columns), folder / "plays.parquet")
+    table = pa.table(columns | {"good": pa.array(np.arange(n) % 9 != 0).cast(pa.int8())})
+    table = pa.concat_tables([table, table.slice(0, 200)])  # some rows come twice
+    pq.write_table(table, folder / "plays.parquet")
 
 
 def _write_ready(folder: Path, random) -> None:

@@ -81,6 +81,8 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
 
 def build(cls: type[T], data: Mapping[str, Any], path: str = "") -> T:
     """Build the dataclass `cls` from plain tables; unknown keys and wrong values are errors with the dotted key."""
+    if issubclass(cls, Family):
+        cls = _member(cls, data, path)
     hints = typing.get_type_hints(cls)
     settings = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in data:
@@ -106,6 +108,14 @@ def build(cls: type[T], data: Mapping[str, Any], path: str = "") -> T:
         raise ConfigError(f"{path.rstrip('.')}: {error}" if path else str(error)) from None
 
 
+def _member(family: Any, data: Mapping[str, Any], path: str) -> Any:
+    if "type" in data:
+        return family.member(str(data["type"]), f"{path}type")
+    if not dataclasses.is_dataclass(family):
+        raise ConfigError(f"{path}type must be set: one of {', '.join(sorted(family.members))}")
+    return family
+
+
 def _value(hint: Any, value: Any, key: str) -> Any:
     hint = _without_none(hint, value)
     if (isinstance(hint, type) and dataclasses.is_dataclass(hint)) or _is_family(hint):
@@ -113,10 +123,6 @@ def _value(hint: Any, value: Any, key: str) -> Any:
             return value
         if not isinstance(value, Mapping):
             raise ConfigError(f"{key} must be a table of settings. Received: {value!r}")
-        if _is_family(hint) and "type" in value:
-            hint = hint.member(str(value["type"]), f"{key}.type")
-        elif _is_family(hint) and not dataclasses.is_dataclass(hint):
-            raise ConfigError(f"{key}.type must be set: one of {', '.join(sorted(hint.members))}")
         return build(hint, value, f"{key}.")
     inner = typing.get_args(hint)[1] if typing.get_origin(hint) is dict else None
     if isinstance(inner, type) and (dataclasses.is_dataclass(inner) or _is_family(inner)):

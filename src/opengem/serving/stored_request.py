@@ -1,7 +1,7 @@
 """A request of the log, read again from the raw tables as a caller would have sent it."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,12 +171,13 @@ class RawLogs:
     def _source(self, table: str) -> Source:
         return open_source(Path(self.schema.root), self.schema.tables[table].path, table)
 
-    def _rows_of(self, table: str, key: str, value: str, wanted: Iterable[str]) -> pa.Table:
+    def _rows_of(self, table: str, key: str, value: str, wanted: Sequence[str]) -> pa.Table:
         """Return the rows of a table whose `key` is `value`, with those of the wanted columns that are there."""
         words = self.schema.tables[table]
-        columns = list(dict.fromkeys([*wanted, *words.where]))
+        source = self._source(table)
+        columns = source.columns if words.deduplicate else list(dict.fromkeys([*wanted, *words.where]))
         parts = []
-        for file in self._source(table).files:
+        for file in source.files:
             with pq.ParquetFile(file.path) as parquet:
                 rows = parquet.read(columns=[c for c in columns if c in file.columns])
             for name in columns:
@@ -186,8 +187,23 @@ class RawLogs:
             for column, allowed in words.where.items():
                 texts = canonical_ids(pa.array(allowed)).to_pylist()
                 keep &= np.array([v in texts for v in canonical_ids(rows.column(column)).to_pylist()], bool)
+            if words.span and words.time:
+                times = (
+                    read_times(rows.column(words.time.column), words.time)[0]
+                    .fill_null(MISSING_TIME)
+                    .to_numpy()
+                )
+                keep &= (times >= words.span[0]) & (times < words.span[1])
             parts.append(rows.filter(pa.array(keep, pa.bool_())))
-        return pa.concat_tables(parts, promote_options="permissive")
+        rows = pa.concat_tables(parts, promote_options="permissive")
+        rows = _without_copies(rows) if words.deduplicate else rows
+        return rows.select([c for c in rows.column_names if c in wanted])
+
+
+def _without_copies(rows: pa.Table) -> pa.Table:
+    """Return the rows without those equal to an earlier one in every column."""
+    firsts = {repr(row): i for i, row in reversed(list(enumerate(rows.to_pylist())))}
+    return rows.take(pa.array(sorted(firsts.values()), pa.int64()))
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:

@@ -89,3 +89,18 @@ def test_a_click_stamped_before_its_own_impression(log):
     stored = log.ingest()
     assert stored.items() == [["6"], ["6", "7"]]
     assert stored.manifest["events_before_own_request"] == {"acts": 1}
+
+
+def test_of_two_impressions_at_one_time_one_is_credited(log):
+    log.impressions({"id": 8}, {"id": 3}, {"id": 5})
+    log.events({"type": "buy", "ts": T0 + 1}, {"ts": T0 + 7 * DAY})
+    stored = log.ingest()
+    assert dict(zip(stored.column("example_id"), _labels(stored), strict=True)) == {3: 0, 5: 0, 8: 1}
+
+
+def test_an_event_that_arrives_before_it_happens_is_known_when_it_happens(log):
+    del log.schema["tasks"]["buy"]
+    log.schema["tables"]["events"]["arrival"] = "arrived"
+    log.impressions({"id": 0, "ts": T0 + 10}, {"id": 1, "ts": T0 + 11}, {"id": 2, "ts": T0 + 21})
+    log.events({"item": 7, "ts": T0 + 10, "arrived": T0 + 5}, {"item": 8, "ts": T0 + 1, "arrived": T0 + 20})
+    assert log.ingest().items() == [[], ["7"], ["7", "8"]]

@@ -16,7 +16,7 @@ _users = st.integers(1, 4)
 _items = st.integers(1, 3)
 _requests = st.integers(1, 5)
 # Few distinct times, so that equal ones are common; now and then a clock jumps by days.
-_times = st.one_of(st.integers(0, 12), st.integers(0, 12), st.sampled_from([3 * DAY, 5 * DAY])).map(
+_times = st.one_of(*[st.integers(0, 9)] * 3, st.sampled_from([3 * DAY, 5 * DAY])).map(
     lambda t: T0 + t
 )
 _impression = st.fixed_dictionaries(
@@ -29,7 +29,7 @@ _event = st.fixed_dictionaries(
         "item": _items,
         "type": st.sampled_from(["view", "buy"]),
         "ts": _times,
-        "late": st.sampled_from([0, 0, 0, 1, 4, -2]),
+        "late": st.sampled_from([0, 0, 1, 4, -2, -5]),
     }
 )
 _profile = st.fixed_dictionaries(
