@@ -8,6 +8,7 @@ import numpy as np
 
 from opengem.serving.export import export
 from opengem.serving.package import Package
+from opengem.train.calibrate import read_calibration
 from opengem.train.inference import TrainedModel
 
 SAMPLE_REQUESTS = 256
@@ -57,4 +58,5 @@ def export_run(
         format=format,
         role="teacher" if trained.run.model.type == "gem" else "student",
         force=force,
+        calibration=read_calibration(trained),
     )

@@ -13,6 +13,7 @@ from opengem.evaluation import (
     read_predictions,
     write_predictions,
 )
+from opengem.train.calibrate import calibrated
 from opengem.train.inference import TrainedModel, predict_split
 from opengem.train.run_folder import RunFolder, write_atomically
 
@@ -41,7 +42,7 @@ def evaluate(
     """
     trained = TrainedModel.load(run)
     dataset = trained.open_data(data)
-    table = predict_split(trained, dataset, split, progress)
+    table = calibrated(trained, predict_split(trained, dataset, split, progress))
     result = evaluate_predictions(table, replicates=replicates, seed=seed)
     folder, ending = trained.folder, "" if split == "test" else f".{split}"
     write_predictions(table, folder.predictions_file.with_suffix(f"{ending}.parquet"))

@@ -69,7 +69,8 @@ class TrainedModel:
         )
         for batch in loader:
             output = self.model(batch)
-            yield batch, torch.sigmoid(output.logits_BT), output.embedding_BD
+            # in float64, so that large log-odds do not run together
+            yield batch, torch.sigmoid(output.logits_BT.double()), output.embedding_BD
 
 
 def predict_split(
@@ -78,7 +79,7 @@ def predict_split(
     split: str,
     progress: Callable[[int, int], None] | None = None,
 ) -> PredictionTable:
-    """Return the model's predictions on one split, with labels, in time order."""
+    """Return the model's own predictions on one split, before calibration, with labels, in time order."""
     tasks = [t.name for t in trained.inputs.tasks]
     rows = dataset.split(split)
     parts: list[np.ndarray] = []
@@ -88,7 +89,7 @@ def predict_split(
         done += batch.num_examples
         if progress:
             progress(done, len(rows))
-    p = np.concatenate(parts) if parts else np.zeros((0, len(tasks)), np.float32)
+    p = np.concatenate(parts) if parts else np.zeros((0, len(tasks)))
     here = slice(rows.start, rows.stop)
     surfaces = np.array(["other", *trained.inputs.surfaces])
     return PredictionTable(

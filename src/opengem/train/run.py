@@ -29,6 +29,7 @@ class TrainingConfig:
         log_every: Steps between two lines of the log.
         checkpoint_every: Steps between two checkpoints; 0 writes one at the end only.
         max_steps: Stop after this many steps; 0 means all.
+        calibrate: Fit Platt scaling on the validation split at the end, unless it was trained on.
     """
 
     epochs: int = 1
@@ -48,6 +49,7 @@ class TrainingConfig:
     log_every: int = 50
     checkpoint_every: int = 500
     max_steps: int = 0
+    calibrate: bool = True
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -35,6 +35,7 @@ class RunFolder:
         self.schema_file = path / "schema.toml"
         self.environment_file = path / "environment.json"
         self.end_file = path / "end.json"
+        self.calibration_file = path / "calibration.json"
 
     @classmethod
     def create(cls, path: Path | None, name: str) -> "RunFolder":

@@ -20,6 +20,7 @@ from opengem.jagged import Batch
 from opengem.models.flops import model_flops
 from opengem.models.loss import labels_and_masks
 from opengem.train.build import apply_passes, build_model
+from opengem.train.calibrate import calibrate
 from opengem.train.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
@@ -91,7 +92,10 @@ def train(
         schema = (dataset.folder / "schema.toml").read_text(encoding="utf-8")
         place.cut_metrics(0)
         place.write_start(run, schema, dataset.inputs.to_dict())
-    return trainer.run_all()
+    result = trainer.run_all()
+    if run.training.calibrate:
+        calibrate(result.folder)
+    return result
 
 
 def _folder(run: TrainRun, folder: Path | None, name: str, resume: bool) -> RunFolder:

@@ -45,9 +45,7 @@ def test_kuairand_follows_the_published_split(tmp_path):
     earlier = con.execute(
         "SELECT count(*) FROM log WHERE user_id = ? AND time_ms < ?", [user, last]
     ).fetchall()
-    (row,) = np.flatnonzero(
-        data.column("time") == last
-    )  # no one else was shown anything at that millisecond
+    (row,) = np.flatnonzero(data.column("time") == last)  # no one else was shown anything at that millisecond
     batch = data.read([int(data.column("request")[row])], 10_000)
     assert batch.num_events() == sum(n for (n,) in ready) + earlier[0][0]
 

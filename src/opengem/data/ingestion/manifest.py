@@ -58,6 +58,7 @@ class Facts:
 
 def label_counts(con: Any, schema: Schema, facts: Facts) -> None:
     """Count labels of each task, over all examples, and the base rate of the training window."""
+    facts.labels = {task.name: facts.labels.get(task.name, {}) for task in schema.tasks}
     for task in schema.tasks:
         y = f'"y_{task.name}"'
         here = "TRUE"
@@ -68,7 +69,7 @@ def label_counts(con: Any, schema: Schema, facts: Facts) -> None:
             f"SELECT count({y}), coalesce(sum({y}), 0), count(*) FILTER ({y} IS NULL AND {here}), "
             f"count(*) FILTER (NOT coalesce({here}, FALSE)), avg({y}) FILTER ({training(schema)}) FROM labelled",
         )
-        counts = facts.labels.setdefault(task.name, {})
+        counts = facts.labels[task.name]
         counts |= {"labelled": labelled, "positives": int(positives), "other_surfaces": elsewhere}
         counts["immature" if task.event else "missing"] = masked
         facts.base_rates[task.name] = 0.5 if rate is None else float(rate)

@@ -71,7 +71,12 @@ def translated_errors(room: dict[str, Any], work: Path) -> Iterator[None]:
 
     try:
         yield
-    except (duckdb.OutOfMemoryException, duckdb.IOException, duckdb.TransactionException, MemoryError) as error:
+    except (
+        duckdb.OutOfMemoryException,
+        duckdb.IOException,
+        duckdb.TransactionException,
+        MemoryError,
+    ) as error:
         raise _no_room(room, work, error) from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
