@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from opengem.train.run_folder import environment
+from opengem.training.run_folder import environment
 
 
 def emit(row: dict[str, Any]) -> None:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opengem.data import Dataset, ingest
     from opengem.data.synth import SynthConfig, synth
-    from opengem.quickstart.loop import quickstart
+    from opengem.loop.quickstart import quickstart
     from opengem.report import write_report
     from opengem.schema import load_schema
     from opengem.serving.export_run import export_run
     from opengem.serving.predict import predict
     from opengem.serving.service import serve
-    from opengem.train.evaluate import compare_runs, evaluate
-    from opengem.train.run import TrainingConfig, TrainRun
-    from opengem.train.trainer import train
+    from opengem.training.evaluate import compare_runs, evaluate
+    from opengem.training.run import TrainingConfig, TrainRun
+    from opengem.training.trainer import train
     from opengem.transfer.distill import DistillRun, distill
     from opengem.transfer.labelling import label
 
@@ -22,20 +22,20 @@ _HOME = {
     "Dataset": "opengem.data",
     "DistillRun": "opengem.transfer.distill",
     "SynthConfig": "opengem.data.synth",
-    "TrainRun": "opengem.train.run",
-    "TrainingConfig": "opengem.train.run",
-    "compare_runs": "opengem.train.evaluate",
+    "TrainRun": "opengem.training.run",
+    "TrainingConfig": "opengem.training.run",
+    "compare_runs": "opengem.training.evaluate",
     "distill": "opengem.transfer.distill",
-    "evaluate": "opengem.train.evaluate",
+    "evaluate": "opengem.training.evaluate",
     "export_run": "opengem.serving.export_run",
     "ingest": "opengem.data",
     "label": "opengem.transfer.labelling",
     "load_schema": "opengem.schema",
     "predict": "opengem.serving.predict",
-    "quickstart": "opengem.quickstart.loop",
+    "quickstart": "opengem.loop.quickstart",
     "serve": "opengem.serving.service",
     "synth": "opengem.data.synth",
-    "train": "opengem.train.trainer",
+    "train": "opengem.training.trainer",
     "write_report": "opengem.report",
 }
 

@@ -7,7 +7,7 @@ from opengem.distributed import fused_tables
 from opengem.distributed.fused_tables import FusedTables, fbgemm_problem
 from opengem.errors import BackendUnavailable
 from opengem.nn.embedding import EmbeddingTables
-from opengem.train.row_wise_adagrad import RowWiseAdaGrad
+from opengem.training.row_wise_adagrad import RowWiseAdaGrad
 
 needs_fbgemm = pytest.mark.skipif(bool(fbgemm_problem()), reason=fbgemm_problem() or "runs")
 

@@ -36,6 +36,17 @@ def test_sequence_summary_counts_its_tokens(pooling, target, recent):
     assert out.isfinite().all()
 
 
+@pytest.mark.parametrize("pooling", ["pma", "hsp"])
+def test_summary_ignores_what_is_masked_and_pools_nothing_to_zero(pooling):
+    module, s = SequenceSummary(8, dataclasses.replace(CONFIG, pooling=pooling)), state()
+    spoiled = s.tokens.clone()
+    spoiled[:, 3:][~s.mask] = torch.randn(8)
+    candidate = torch.randn(4, 8)
+    out = module(s, candidate)
+    torch.testing.assert_close(module(SequenceState(spoiled, s.mask, None), candidate), out)
+    assert torch.equal(out[0, 3:], torch.zeros_like(out[0, 3:]))
+
+
 def test_only_the_candidates_token_depends_on_the_candidate():
     module, s = SequenceSummary(8, CONFIG), state()
     a, b = module(s, torch.randn(4, 8)), module(s, torch.randn(4, 8))

@@ -12,9 +12,9 @@ from opengem.evaluation import PredictionTable
 from opengem.models import Output
 from opengem.models.baselines import DINConfig
 from opengem.models.vertical import VerticalConfig
-from opengem.train.inference import TrainedModel
-from opengem.train.run import TrainingConfig, TrainRun
-from opengem.train.trainer import train
+from opengem.training.inference import TrainedModel
+from opengem.training.run import TrainingConfig, TrainRun
+from opengem.training.trainer import train
 from opengem.transfer.distill import DistillRun, TransferConfig, distill
 from opengem.transfer.labelling import label, read_labels
 from opengem.transfer.methods import DistillationObjective, PlainDistillation, StudentAdapter

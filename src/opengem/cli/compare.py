@@ -28,7 +28,7 @@ def command(
         opengem compare runs/student runs/student_alone --json
     """
     from opengem.errors import CheckFailed
-    from opengem.train.evaluate import compare_runs
+    from opengem.training.evaluate import compare_runs
 
     console = Console(as_json, quiet)
     comparison = compare_runs(a, b, replicates=replicates)

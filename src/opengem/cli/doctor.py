@@ -14,7 +14,7 @@ def command(as_json: Json = False, quiet: Quiet = False) -> None:
         opengem doctor --json
     """
     from opengem.errors import CheckFailed
-    from opengem.train.doctor import diagnose
+    from opengem.training.doctor import diagnose
 
     console = Console(as_json, quiet)
     checks = diagnose()

@@ -25,7 +25,7 @@ def command(
         opengem evaluate runs/teacher
         opengem evaluate last dataset --split validation --json
     """
-    from opengem.train.evaluate import evaluate
+    from opengem.training.evaluate import evaluate
 
     console = Console(as_json, quiet)
     with console.progress("evaluate") as bar:

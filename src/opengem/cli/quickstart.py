@@ -30,7 +30,7 @@ def command(
         opengem quickstart --data recipes/kuairand/schema.toml --out runs/kuairand
     """
     from opengem.data.synth import SynthConfig
-    from opengem.quickstart.loop import quickstart
+    from opengem.loop.quickstart import quickstart
 
     console = Console(as_json, quiet)
     result = quickstart(out, console, schema=data, root=root, world=SynthConfig(users=users))

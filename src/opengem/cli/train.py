@@ -26,8 +26,8 @@ def command(
         opengem train runs/2026-12-01_gem_a1b2c3 --resume
     """
     from opengem.config import build
-    from opengem.train.run import TrainRun
-    from opengem.train.trainer import train
+    from opengem.training.run import TrainRun
+    from opengem.training.trainer import train
 
     settings, run_dir = read_settings(run, overrides, run_dir, resume)
     if "transfer" in settings:
@@ -52,7 +52,7 @@ def read_settings(
 
     del opengem.models  # imported for the model types that it registers
     if run.is_dir() or str(run) == "last":
-        from opengem.train.run_folder import RunFolder
+        from opengem.training.run_folder import RunFolder
 
         folder = RunFolder.open(run)
         if not resume:

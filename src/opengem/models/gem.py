@@ -122,7 +122,7 @@ class GEM(nn.Module):
             lengths = {n: h.offsets[1:] - h.offsets[:-1] for n, h in batch.history.items()}
             total += self.tower.flops(lengths)
             rows = B if mix.form == "two_way" else R
-            total += self.sequence_summary.flops(rows, B, self.tower.tokens)
+            total += self.sequence_summary.flops(rows, B, self.tower.tokens, mix.form != "two_way")
             if mix.form == "two_way":
                 total += self.layers[0].feature_summary.flops(B)  # type: ignore[union-attr, operator]
             total += sum(layer.flops(rows, B) for layer in self.layers)  # type: ignore[operator]
@@ -211,7 +211,7 @@ class GEMLayer(nn.Module):
         """Return forward FLOPs for `rows` sequences and `examples` examples."""
         total = self.interaction.flops(examples)  # type: ignore[operator]
         if self.summarises:
-            total += self.sequence_summary.flops(rows, examples, self.length)
+            total += self.sequence_summary.flops(rows, examples, self.length, self.form != "two_way")
         if self.length:
             total += self.sequence.flops(rows)
         if self.form == "two_way" and self.feeds:

@@ -106,51 +106,71 @@ class FeatureSummary(nn.Module):
 class SequenceSummary(nn.Module):
     """`S_sum = Gate([S_CLS || S_pool || S_recent || S_target])`.
 
-    `S_target` is an attention of the candidate over the tokens, with a sink.
+    `S_pool` answers learned seeds, `S_target` the candidate; both ask one attention over the tokens, with a sink.
 
     Args:
         width: D.
         config: Sizes, gate and switches.
 
-    Source: InterFormer (2411.09852), cross arch; `S_target` and its sink are our reconstruction.
+    Source: InterFormer (2411.09852), cross arch; `S_target` and the sink are our reconstruction.
     """
 
     def __init__(self, width: int, config: InterFormerConfig) -> None:
         super().__init__()
         self.config = config
         if config.pooling == "hsp":
-            self.pool: PMA | HSP = HSP(width, config.heads, config.pooled, 4 * config.pooled)
+            self.pool: PMA | HSP = HSP(width, config.pooled, 4 * config.pooled)
         else:
-            self.pool = PMA(width, config.heads, config.pooled)
+            self.pool = PMA(width, config.pooled)
         self.norm = LayerNorm(width)
+        self.attention = SinkAttention(width, config.heads, alike=True)
         if config.target_attention:
             self.target_norm = LayerNorm(width)
-            self.target = SinkAttention(width, config.heads, alike=True)
         self.gate = Gate(width, config.gate)
 
     def forward(self, state: SequenceState, candidate_BD: Tensor) -> Tensor:
         """Summarise the tokens for each example, `(B, sequence_summary, D)`."""
-        c = self.config
-        x = self.norm(state.tokens)
-        cls, tokens = x[:, : c.summary], x[:, c.summary :]
-        parts = [cls, self.pool(tokens, state.mask)]
+        c, x = self.config, self.norm(state.tokens)
+        # one split, not slices: each slice's backward would make a full tensor of zeros
+        cls, tokens = x.split([c.summary, x.shape[1] - c.summary], dim=1)
+        pooled, target = self._answers(state, tokens, candidate_BD)
+        parts = [cls, pooled]
         if c.recent:
             missing = max(0, c.recent - tokens.shape[1])
             newest = tokens[:, -c.recent :] * state.mask[:, -c.recent :, None]
             parts.append(F.pad(newest, (0, 0, missing, 0)))
-        summary = state.to_examples(torch.cat(parts, dim=1))
-        if c.target_attention:
-            query = self.target_norm(candidate_BD)[:, None]
-            answer = self.target(query, tokens, state.mask, state.request_of_example)
-            summary = torch.cat([summary, answer.to(summary.dtype)], dim=1)
+        summary = state.to_examples(torch.cat([p.to(x.dtype) for p in parts], dim=1))
+        if target is not None:
+            summary = torch.cat([summary, target.to(summary.dtype)], dim=1)
         return self.gate(summary)
 
-    def flops(self, rows: float, examples: float, length: int) -> float:
-        """Return forward FLOPs of `rows` sequences of `length` tokens read by `examples` examples."""
-        total = self.pool.flops(rows, length) + self.gate.flops(examples * self.config.sequence_summary)
-        if self.config.target_attention:
-            total += self.target.flops(examples, examples, examples * length)
-        return total
+    def _answers(
+        self, state: SequenceState, tokens: Tensor, candidate_BD: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return pooled tokens `(rows, pooled, D)` and the candidate's token `(B, 1, D)`."""
+        seeds = self.pool.seeds.to(tokens.dtype)
+        if not self.config.target_attention:
+            return self.pool(self.attention(seeds, tokens, state.mask)), None
+        query = self.target_norm(candidate_BD)[:, None].to(tokens.dtype)
+        if state.request_of_example is not None:
+            pooled = self.pool(self.attention(seeds, tokens, state.mask))
+            return pooled, self.attention(query, tokens, state.mask, state.request_of_example)
+        asked = torch.cat([seeds.expand(query.shape[0], -1, -1), query], dim=1)
+        answers = self.attention(asked, tokens, state.mask)
+        return self.pool(answers[:, :-1]), answers[:, -1:]
+
+    def flops(self, rows: float, examples: float, length: int, shared: bool) -> float:
+        """Return forward FLOPs of `rows` sequences of `length` tokens read by `examples` examples.
+
+        `shared` says that rows are requests and not examples.
+        """
+        seeds, target = self.pool.seeds.shape[1], int(self.config.target_attention)
+        total = self.pool.flops(rows) + self.gate.flops(examples * self.config.sequence_summary)
+        if shared or not target:
+            total += self.attention.flops(rows * seeds, seeds, rows * seeds * length)
+            return total + target * self.attention.flops(examples, examples, examples * length)
+        asked = examples * (seeds + 1)
+        return total + self.attention.flops(asked, asked, asked * length)
 
 
 class SequenceLayer(nn.Module):

@@ -8,8 +8,8 @@ import numpy as np
 
 from opengem.serving.export import export
 from opengem.serving.package import Package
-from opengem.train.calibrate import read_calibration
-from opengem.train.inference import TrainedModel
+from opengem.training.calibrate import read_calibration
+from opengem.training.inference import TrainedModel
 
 SAMPLE_REQUESTS = 256
 

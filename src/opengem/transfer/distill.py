@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opengem.data.dataset import Dataset
-from opengem.train.run import TrainRun
-from opengem.train.trainer import Observer, TrainResult, train
+from opengem.training.run import TrainRun
+from opengem.training.trainer import Observer, TrainResult, train
 from opengem.transfer.labelling import read_labels
 from opengem.transfer.methods import PlainDistillation, TransferMethod
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from opengem.data.dataset import Dataset
 from opengem.errors import ConfigError, DataError, nearest
-from opengem.train.inference import TrainedModel
+from opengem.training.inference import TrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from opengem.jagged import Batch
 from opengem.models.loss import binary_cross_entropy, labels_and_masks
 from opengem.models.output import Output
 from opengem.schema.inputs import InputSpec
-from opengem.train.objective import LabelObjective
+from opengem.training.objective import LabelObjective
 
 
 class TransferMethod(Family):

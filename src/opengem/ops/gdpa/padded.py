@@ -36,7 +36,8 @@ def gdpa(
 def _dense(
     q_BNHK: Tensor, k_BMHK: Tensor, v_BMHK: Tensor, activation: tuple[str, ...], alpha: float
 ) -> Tensor:
-    scores_BHNM = torch.matmul(q_BNHK.transpose(1, 2) * alpha, k_BMHK.permute(0, 2, 3, 1))
+    # the keys are the fewer: they carry the scale
+    scores_BHNM = torch.matmul(q_BNHK.transpose(1, 2), (k_BMHK * alpha).permute(0, 2, 3, 1))
     weights_BHNM = activate(scores_BHNM, activation, 1)
     return torch.matmul(weights_BHNM, v_BMHK.transpose(1, 2)).transpose(1, 2)
 

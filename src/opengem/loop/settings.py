@@ -9,7 +9,7 @@ from opengem.models.baselines import DCNv2Config, DINConfig, DLRMConfig, Logisti
 from opengem.models.gem import GEMConfig
 from opengem.models.output import ModelConfig
 from opengem.models.vertical import VerticalConfig
-from opengem.train.run import TrainingConfig
+from opengem.training.run import TrainingConfig
 from opengem.transfer.methods import PlainDistillation, TransferMethod
 
 __all__ = ["ModelSettings", "QuickstartSettings", "load_settings", "opengem"]

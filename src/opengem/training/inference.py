@@ -15,9 +15,9 @@ from opengem.errors import ConfigError
 from opengem.evaluation import PredictionTable
 from opengem.jagged import Batch
 from opengem.schema.inputs import InputSpec
-from opengem.train.checkpoint import load_model_state, require_checkpoint
-from opengem.train.run import TrainRun
-from opengem.train.run_folder import RunFolder
+from opengem.training.checkpoint import load_model_state, require_checkpoint
+from opengem.training.run import TrainRun
+from opengem.training.run_folder import RunFolder
 
 
 class TrainedModel:

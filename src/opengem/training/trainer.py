@@ -19,21 +19,21 @@ from opengem.errors import ConfigError, OpenGEMError
 from opengem.jagged import Batch
 from opengem.models.flops import model_flops
 from opengem.models.loss import labels_and_masks
-from opengem.train.build import apply_passes, build_model
-from opengem.train.calibrate import calibrate
-from opengem.train.checkpoint import (
+from opengem.training.build import apply_passes, build_model
+from opengem.training.calibrate import calibrate
+from opengem.training.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
     random_state,
     restore_random_state,
     save_checkpoint,
 )
-from opengem.train.objective import LabelObjective
-from opengem.train.optimizers import Optimizers
-from opengem.train.roof import matmul_roof
-from opengem.train.run import TrainRun
-from opengem.train.run_folder import RunFolder, write_atomically
-from opengem.train.window import Window
+from opengem.training.objective import LabelObjective
+from opengem.training.optimizers import Optimizers
+from opengem.training.roof import matmul_roof
+from opengem.training.run import TrainRun
+from opengem.training.run_folder import RunFolder, write_atomically
+from opengem.training.window import Window
 
 Observer = Callable[[dict[str, Any]], None]
 

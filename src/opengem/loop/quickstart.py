@@ -11,16 +11,16 @@ from typing import Any, Protocol
 from opengem.data import ingest
 from opengem.data.synth import SynthConfig, synth
 from opengem.errors import ConfigError
-from opengem.quickstart.settings import BASELINES, ModelSettings, QuickstartSettings, load_settings
-from opengem.quickstart.summary import write_summary
+from opengem.loop.settings import BASELINES, ModelSettings, QuickstartSettings, load_settings
+from opengem.loop.summary import write_summary
 from opengem.report import write_report
 from opengem.schema import load_schema
 from opengem.serving.export_run import export_run
 from opengem.serving.rank_stored import rank_stored
-from opengem.train.evaluate import compare_runs, evaluate
-from opengem.train.run import TrainRun
-from opengem.train.run_folder import write_atomically
-from opengem.train.trainer import train
+from opengem.training.evaluate import compare_runs, evaluate
+from opengem.training.run import TrainRun
+from opengem.training.run_folder import write_atomically
+from opengem.training.trainer import train
 from opengem.transfer.distill import DistillRun, TransferConfig, distill
 from opengem.transfer.labelling import label
 

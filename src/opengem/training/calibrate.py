@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from opengem.evaluation import PlattCalibration, PredictionTable, fit_platt
-from opengem.train.inference import TrainedModel, predict_split
+from opengem.training.inference import TrainedModel, predict_split
 
 SPLIT = "validation"
 

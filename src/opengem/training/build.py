@@ -7,8 +7,8 @@ from opengem.distributed.fused_tables import fbgemm_problem, fuse_tables
 from opengem.errors import BackendUnavailable, ConfigError
 from opengem.nn.embedding import EmbeddingTables
 from opengem.schema.inputs import InputSpec
-from opengem.train.optimizers import TABLE_EPS
-from opengem.train.run import TrainRun
+from opengem.training.optimizers import TABLE_EPS
+from opengem.training.run import TrainRun
 
 
 def build_model(run: TrainRun, inputs: InputSpec) -> nn.Module:

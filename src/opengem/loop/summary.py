@@ -9,8 +9,8 @@ import numpy as np
 from opengem.config import to_plain
 from opengem.data.synth import load_truth
 from opengem.evaluation import PredictionTable, evaluate_predictions, read_predictions, write_predictions
-from opengem.quickstart.settings import BASELINES, QuickstartSettings
-from opengem.train.run_folder import environment, write_atomically
+from opengem.loop.settings import BASELINES, QuickstartSettings
+from opengem.training.run_folder import environment, write_atomically
 from opengem.transfer.ratio import transfer_ratio
 
 METRICS = ("auc", "ne", "log_loss", "calibration", "user_auc")

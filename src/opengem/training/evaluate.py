@@ -13,9 +13,9 @@ from opengem.evaluation import (
     read_predictions,
     write_predictions,
 )
-from opengem.train.calibrate import calibrated
-from opengem.train.inference import TrainedModel, predict_split
-from opengem.train.run_folder import RunFolder, write_atomically
+from opengem.training.calibrate import calibrated
+from opengem.training.inference import TrainedModel, predict_split
+from opengem.training.run_folder import RunFolder, write_atomically
 
 
 def evaluate(

@@ -13,10 +13,10 @@ import torch
 from opengem.config import build, to_plain
 from opengem.errors import ConfigError
 from opengem.models.baselines import DINConfig, LogisticRegressionConfig
-from opengem.train.checkpoint import latest_checkpoint, load_checkpoint, load_model_state
-from opengem.train.run import TrainingConfig, TrainRun
-from opengem.train.run_folder import RunFolder
-from opengem.train.trainer import train
+from opengem.training.checkpoint import latest_checkpoint, load_checkpoint, load_model_state
+from opengem.training.run import TrainingConfig, TrainRun
+from opengem.training.run_folder import RunFolder
+from opengem.training.trainer import train
 
 
 def _run(data: Path, **training) -> TrainRun:
@@ -69,8 +69,8 @@ import sys
 from pathlib import Path
 from opengem.config import build, load_toml
 import opengem.models
-from opengem.train.run import TrainRun
-from opengem.train.trainer import train
+from opengem.training.run import TrainRun
+from opengem.training.trainer import train
 train(build(TrainRun, load_toml(Path(sys.argv[1]))), Path(sys.argv[2]), resume=True)
 """
 

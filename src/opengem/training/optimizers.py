@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from opengem.distributed.fused_tables import FusedTables
 from opengem.nn.embedding import EmbeddingTables
-from opengem.train.row_wise_adagrad import RowWiseAdaGrad
-from opengem.train.run import TrainingConfig
+from opengem.training.row_wise_adagrad import RowWiseAdaGrad
+from opengem.training.run import TrainingConfig
 
 TABLE_EPS = 1e-8
 

@@ -7,10 +7,10 @@ from opengem.data.dataset import Dataset
 from opengem.errors import ConfigError
 from opengem.evaluation import PlattCalibration, normalized_entropy, read_predictions
 from opengem.models.baselines import DINConfig
-from opengem.train.evaluate import compare_runs, evaluate
-from opengem.train.inference import TrainedModel, predict_split
-from opengem.train.run import TrainingConfig, TrainRun
-from opengem.train.trainer import train
+from opengem.training.evaluate import compare_runs, evaluate
+from opengem.training.inference import TrainedModel, predict_split
+from opengem.training.run import TrainingConfig, TrainRun
+from opengem.training.trainer import train
 
 
 @pytest.fixture(scope="module")
