@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from provenance import emit
 
 from opengem.data import Dataset, ingest
 from opengem.data.synth import SynthConfig, synth
 from opengem.schema import load_schema
+from provenance import emit
 
 
 def copied_bytes(dataset: Dataset, history: int, out: Path) -> tuple[int, int, int]:
@@ -37,10 +37,15 @@ def copied_bytes(dataset: Dataset, history: int, out: Path) -> tuple[int, int, i
             values = {"time": stream.times.numpy(), **{k: v.numpy() for k, v in stream.ids.items()}}
             for key, value in values.items():
                 copied = value[rows] if key == "time" else value[rows].astype(np.int32)
-                columns[f"{name}_{key}"] = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(copied))
+                columns[f"{name}_{key}"] = pa.ListArray.from_arrays(
+                    pa.array(ends, pa.int32()), pa.array(copied)
+                )
         table = pa.table(columns)
         if not writers:
-            writers = [pa.ipc.new_file(arrow, table.schema), pq.ParquetWriter(parquet, table.schema, compression="zstd")]
+            writers = [
+                pa.ipc.new_file(arrow, table.schema),
+                pq.ParquetWriter(parquet, table.schema, compression="zstd"),
+            ]
         for writer in writers:
             writer.write_table(table)
     for writer in writers:
@@ -57,7 +62,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         config = SynthConfig(
-            users=chosen.users, history_events=chosen.events, history_minimum=chosen.events // 2, activity_spread=0.8
+            users=chosen.users,
+            history_events=chosen.events,
+            history_minimum=chosen.events // 2,
+            activity_spread=0.8,
         )
         synth(config, root / "world")
         made = ingest(load_schema(root / "world" / "schema.toml"), root / "dataset")

@@ -39,7 +39,26 @@ _HOME = {
     "write_report": "opengem.report",
 }
 
-__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "Dataset",
+    "DistillRun",
+    "SynthConfig",
+    "TrainRun",
+    "TrainingConfig",
+    "compare_runs",
+    "distill",
+    "evaluate",
+    "export_run",
+    "ingest",
+    "label",
+    "load_schema",
+    "predict",
+    "quickstart",
+    "serve",
+    "synth",
+    "train",
+    "write_report",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,6 @@
 """`opengem export`: a package to serve."""
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,20 @@ from opengem.cli.options import Json, Quiet
 NAME = "export"
 
 
+class Form(enum.Enum):
+    """Formats of a package."""
+
+    pt2 = "pt2"
+    aoti = "aoti"
+
+
 def command(
     run: Annotated[Path, typer.Argument(help="Folder of a trained run, or last.")],
     out: Annotated[Path, typer.Option("--out", help="Folder of the package.")] = Path("package"),
     data: Annotated[Path | None, typer.Option(help="Data set (default: the run's own).")] = None,
-    form: Annotated[str, typer.Option("--format", help="pt2 (torch.export), or aoti (compiled).")] = "pt2",
+    form: Annotated[
+        Form, typer.Option("--format", help="pt2 (torch.export), or aoti (compiled).")
+    ] = Form.pt2,
     force: Annotated[bool, typer.Option(help="Export a teacher all the same.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -29,7 +39,7 @@ def command(
     from opengem.serving.export_run import export_run
 
     console = Console(as_json, quiet)
-    package = export_run(run, out, data, format=form, force=force)
+    package = export_run(run, out, data, format=form.value, force=force)
     console.result(
         {"package": out, **package.facts},
         f"wrote {out}; largest difference to the trained model {package.facts['parity']['largest_difference']:.2g}",

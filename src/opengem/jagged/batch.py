@@ -1,6 +1,8 @@
 """One batch of examples: what the loader yields and every model reads."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,7 +85,7 @@ class Batch:
         return _map(self, lambda t: t.to(device, non_blocking=True))
 
 
-def _map(value, function):
+def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):

@@ -22,6 +22,8 @@ class LabelObjective(nn.Module):
         task_weights: Weight of a task, 1 where not named.
     """
 
+    task_weights: Tensor
+
     def __init__(self, inputs: InputSpec, task_weights: Mapping[str, float]) -> None:
         super().__init__()
         self.inputs = inputs

@@ -18,17 +18,18 @@ class Window:
         roof: Measured peak of the machine in FLOP/s, for the MFU.
     """
 
+    SUMS = ("steps", "loss", "examples", "events", "flops", "n", "nll", "p", "y")
     PARTS = ("data", "forward", "backward", "optimizer")
 
     def __init__(self, tasks: list[str], roof: float) -> None:
         self.tasks, self.roof = tasks, roof
-        self.totals = dict.fromkeys(self.PARTS, 0.0)
+        self.totals: dict[str, float] = dict.fromkeys(self.PARTS, 0.0)
         self.clear()
 
     def clear(self) -> None:
         """Begin a new window."""
-        self.sums = dict.fromkeys(("steps", "loss", "examples", "events", "flops", "n", "nll", "p", "y"), 0.0)
-        self.parts = dict.fromkeys(self.PARTS, 0.0)
+        self.sums: dict[str, float] = dict.fromkeys(self.SUMS, 0.0)
+        self.parts: dict[str, float] = dict.fromkeys(self.PARTS, 0.0)
         self.began = time.perf_counter()
 
     def spend(self, part: str, seconds: float) -> None:
