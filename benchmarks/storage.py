@@ -1,8 +1,8 @@
 """Bytes on disk: the sequence store against histories copied into every example.
 
-Both hold the same events of the same examples, on the synthetic world with histories of about 1,000 events. The copies are
-written twice: as uncompressed Arrow, as the store is, and as zstd Parquet, as a warehouse would; the store is compared
-with both.
+Both hold the same events of the same examples, on the synthetic world with histories of about 1,000 events. The copies
+are written twice: as uncompressed Arrow, as the store is, and as zstd Parquet, as a warehouse would; the store is
+compared with both.
 """
 
 import argparse
