@@ -15,7 +15,7 @@ def test_streams_are_merged_in_time_order():
     tokens, mask = tower(events, offsets, times)
     assert tokens.shape == (2, tower.tokens, 8) == (2, 8, 8)
     assert mask.tolist() == [[False] * 4 + [True] * 4, [False] * 7 + [True]]
-    norms = [t.out_norm for t in tower.streams.values()]
+    norms = [t.norm for t in tower.streams.values()]
     expected = [
         norms[0](events["a.b"][0]),
         norms[0](events["a.b"][1]),

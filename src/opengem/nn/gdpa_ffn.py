@@ -10,7 +10,7 @@ from opengem.ops.gdpa import gdpa
 class PersonalisedFFN(nn.Module):
     """A feed-forward network over sequence tokens whose weights are made from the summary of the features.
 
-    `S + Act(Q K^T / sqrt(head width)) V`, `Q = LN(S)`, `K = W_1(X_sum)`, `V = W_2(X_sum)`: two layers with as many
+    `LN(S + Act(Q K^T / sqrt(head width)) V)`, `Q = S`, `K = W_1(X_sum)`, `V = W_2(X_sum)`: two layers with as many
     hidden units a head as there are summary tokens. With the identity activation, constant K and `V = X_sum` it is
     InterFormer's linear form `(X_sum W_0) s`.
 
@@ -33,7 +33,7 @@ class PersonalisedFFN(nn.Module):
         """Transform tokens.
 
         Args:
-            s_BND: Sequence tokens `(B, N, D)`.
+            s_BND: Sequence tokens `(B, N, D)`, normalised.
             summary_BMD: Summary tokens `(B, M, D)`.
 
         Returns:
@@ -41,9 +41,9 @@ class PersonalisedFFN(nn.Module):
         """
         split = (self.heads, -1)
         k, v = self.key(summary_BMD).unflatten(2, split), self.value(summary_BMD).unflatten(2, split)
-        q = self.norm(s_BND).unflatten(2, split).to(k.dtype)
+        q = s_BND.unflatten(2, split).to(k.dtype)
         out = gdpa(q, k, v, activation=self.activation, alpha=q.shape[3] ** -0.5)
-        return s_BND + out.reshape(s_BND.shape).to(s_BND.dtype)
+        return self.norm(s_BND + out.reshape(s_BND.shape).to(s_BND.dtype))
 
     def flops(self, rows: float, length: int, summary: int) -> float:
         """Return forward FLOPs of `rows` sequences of `length` tokens against `summary` tokens."""

@@ -122,7 +122,6 @@ class SequenceSummary(nn.Module):
             self.pool: PMA | HSP = HSP(width, config.pooled, 4 * config.pooled)
         else:
             self.pool = PMA(width, config.pooled)
-        self.norm = LayerNorm(width)
         self.attention = SinkAttention(width, config.heads, alike=True)
         if config.target_attention:
             self.target_norm = LayerNorm(width)
@@ -130,7 +129,7 @@ class SequenceSummary(nn.Module):
 
     def forward(self, state: SequenceState, candidate_BD: Tensor) -> Tensor:
         """Summarise the tokens for each example, `(B, sequence_summary, D)`."""
-        c, x = self.config, self.norm(state.tokens)
+        c, x = self.config, state.tokens
         # one split, not slices: each slice's backward would make a full tensor of zeros
         cls, tokens = x.split([c.summary, x.shape[1] - c.summary], dim=1)
         pooled, target = self._answers(state, tokens, candidate_BD)
@@ -174,7 +173,7 @@ class SequenceSummary(nn.Module):
 
 
 class SequenceLayer(nn.Module):
-    """`S' = MHA(PFFN(X_sum, S))`, each with a residual; rotary, length kept.
+    """`S' = MHA(PFFN(X_sum, S))`, each with a residual and normalised behind it; rotary, length kept.
 
     Args:
         width: D.
@@ -213,11 +212,11 @@ class SequenceLayer(nn.Module):
         if self.ffn is not None:
             x = self.ffn(x, summary_BMD)
         if self.attend:
-            x = x + self._attention(x, state.mask).to(x.dtype)
+            x = self.norm(x + self._attention(x, state.mask).to(x.dtype))
         return SequenceState(x, state.mask, state.request_of_example)
 
     def _attention(self, x_BND: Tensor, mask_BS: Tensor) -> Tensor:
-        qkv = self.qkv(self.norm(x_BND)).unflatten(2, (3, self.config.heads, -1))
+        qkv = self.qkv(x_BND).unflatten(2, (3, self.config.heads, -1))
         # CLS tokens are always seen
         seen_BN = F.pad(mask_BS, (self.config.summary, 0), value=True)
         band_NN = self.band_NN if self.config.window else None

@@ -13,13 +13,11 @@ from opengem.nn.rotary import Rotary
 from opengem.ops.block_attention import block_attention
 from opengem.ops.jagged_attention import jagged_attention
 from opengem.ops.jagged_layout import (
-    concat,
     offsets_of_lengths,
     pad,
     pad_mask,
     row_and_position,
     size_of,
-    split,
 )
 from opengem.ops.rotary_attention import rotate
 
@@ -64,7 +62,9 @@ def level_lengths(config: StreamTowerConfig, history: int) -> list[int]:
 
 
 class EventLayer(nn.Module):
-    """`x + W_o Attention(LN(x))`, then `x + FFN(LN(x))`, on flat events.
+    """`x = LN(x + W_o Attention(x))`, then `LN(x + FFN(x))`, on flat events.
+
+    Normalised behind each branch, as Wukong's layers are: what a layer gives is read as it is by whatever comes next.
 
     Args:
         config: Sizes.
@@ -87,7 +87,7 @@ class EventLayer(nn.Module):
     def forward(self, x_LD: Tensor, offsets: Tensor, rotation_LP2: Tensor, longest: int) -> Tensor:
         """Transform events `(L, D)`."""
         c = self.config
-        qkv = self.qkv(self.attention_norm(x_LD)).unflatten(1, (3, c.heads, -1))
+        qkv = self.qkv(x_LD).unflatten(1, (3, c.heads, -1))
         if c.window:
             q, k, v = rotate(qkv, rotation_LP2[:, None, None]).unbind(1)
             # rows may be longer than the configured history, so the longest is known only when exporting
@@ -95,8 +95,8 @@ class EventLayer(nn.Module):
             attended = jagged_attention(q, k, v, offsets, window=c.window, max_q=known)
         else:
             attended = block_attention(qkv, offsets, rotation_LP2, block=c.block, shift=self.shift)
-        x_LD = x_LD + self.out(attended.flatten(1)).to(x_LD.dtype)
-        return x_LD + self.down(F.silu(self.up(self.ffn_norm(x_LD)))).to(x_LD.dtype)
+        x_LD = self.attention_norm(x_LD + self.out(attended.flatten(1)).to(x_LD.dtype))
+        return self.ffn_norm(x_LD + self.down(F.silu(self.up(x_LD))).to(x_LD.dtype))
 
     def flops(self, lengths: Tensor) -> float:
         """Return forward FLOPs of rows with these lengths."""
@@ -121,7 +121,7 @@ class GroupPool(nn.Module):
     """Pools each group of older tokens into one by a learned query a head, and leaves the newest as they are.
 
     Groups are counted from the newest side, so the oldest may be short. In a group:
-    `y_h = sum_j softmax_j(<u_h, x_j>) x_j` over head h's part of the width; u starts at zero, as a mean.
+    `y_h = sum_j softmax_j(<u_h, x_j>) x_j` over head h's part of the width, then `LN(y)`; u starts at zero, as a mean.
 
     Args:
         width: D.
@@ -137,6 +137,8 @@ class GroupPool(nn.Module):
         self.heads, self.recent, self.group = heads, recent, group
         self.query = nn.Linear(width, heads, bias=False)
         nn.init.zeros_(self.query.weight)
+        # a mean of normalised tokens is shorter than they are
+        self.norm = LayerNorm(width)
 
     def forward(self, x_LD: Tensor, offsets: Tensor, events: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Pool.
@@ -149,32 +151,31 @@ class GroupPool(nn.Module):
         Returns:
             Tokens, offsets and newest events of the shorter rows.
         """
-        older, older_offsets, newest, newest_offsets = split(x_LD, offsets, self.recent)
-        index, held = self._groups(older_offsets)
-        scores = self.query(older).index_select(0, index.flatten()).view(*index.shape, self.heads)
-        scores = scores.masked_fill(~held[..., None], float("-inf"))
+        lengths = offsets[1:] - offsets[:-1]
+        older = (lengths - self.recent).clamp_min(0)
+        group_offsets = offsets_of_lengths((older + self.group - 1) // self.group)
+        new_offsets = group_offsets + offsets_of_lengths(lengths - older)
+        index, held = self._members(offsets, offsets[:-1] + older, group_offsets)
+        members = x_LD.index_select(0, index.flatten()).unflatten(0, index.shape)
+        scores = self.query(members).masked_fill(~held[..., None], float("-inf"))
         weights = scores.float().softmax(1).to(x_LD.dtype)
-        members = older.index_select(0, index.flatten()).view(
-            *index.shape, self.heads, older.shape[1] // self.heads
-        )
-        pooled = (weights[..., None] * members).sum(1).flatten(1)
-        counts = self._counts(older_offsets)
-        tokens, new_offsets = concat(pooled, counts, newest, newest_offsets)
-        old_events, _, new_events, _ = split(events, offsets, self.recent)
-        kept, _ = concat(old_events.index_select(0, index[:, -1]), counts, new_events, newest_offsets)
-        return tokens, new_offsets, kept
+        heads = (self.heads, x_LD.shape[1] // self.heads)
+        pooled = self.norm((weights[..., None] * members.unflatten(2, heads)).sum(1).flatten(1))
+        # where each token of the shorter rows stands in [groups, all old tokens]
+        row, position = row_and_position(new_offsets, size_of(new_offsets[-1]))
+        group = group_offsets[row] + position
+        newest = index.shape[0] + offsets[row + 1] - (new_offsets[row + 1] - new_offsets[row] - position)
+        place = torch.where(group < group_offsets[row + 1], group, newest)
+        tokens = torch.cat([pooled.to(x_LD.dtype), x_LD]).index_select(0, place)
+        ends = events.index_select(0, index[:, -1])
+        return tokens, new_offsets, torch.cat([ends, events]).index_select(0, place)
 
-    def _counts(self, older_offsets: Tensor) -> Tensor:
-        lengths = older_offsets[1:] - older_offsets[:-1]
-        return offsets_of_lengths((lengths + self.group - 1) // self.group)
-
-    def _groups(self, older_offsets: Tensor) -> tuple[Tensor, Tensor]:
+    def _members(self, offsets: Tensor, ends: Tensor, group_offsets: Tensor) -> tuple[Tensor, Tensor]:
         """Return each group's members `(groups, group)`, the newest last, and which places hold one."""
-        counts = self._counts(older_offsets)
-        row, nth = row_and_position(counts, size_of(counts[-1]))
-        end = older_offsets[row + 1] - (counts[row + 1] - counts[row] - 1 - nth) * self.group
+        row, nth = row_and_position(group_offsets, size_of(group_offsets[-1]))
+        end = ends[row] - (group_offsets[row + 1] - group_offsets[row] - 1 - nth) * self.group
         index = end[:, None] - self.group + torch.arange(self.group, device=row.device)
-        first = older_offsets[row][:, None]
+        first = offsets[row][:, None]
         return torch.maximum(index, first), index >= first
 
     def flops(self, lengths: Tensor) -> float:
@@ -223,7 +224,7 @@ class StreamTower(nn.Module):
         )
         self.rotary = Rotary(config.width // config.heads, max(history, config.block))
         self.leave = even(nn.Linear(config.width, width)) if width != config.width else None
-        self.out_norm = LayerNorm(width)
+        self.leave_norm = LayerNorm(width) if self.leave is not None else None
 
     def forward(self, x_LD: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Shorten histories.
@@ -233,8 +234,8 @@ class StreamTower(nn.Module):
             offsets: `(R + 1,)` int64.
 
         Returns:
-            Tokens `(R, S, D)`, mask `(R, S)` true where there is a token, and `(R, S)` int64 the newest event that each
-            token holds (0 where there is none).
+            Tokens `(R, S, D)`, zeros where there is none, mask `(R, S)` true where there is a token, and `(R, S)`
+            int64 the newest event that each token holds (0 where there is none).
         """
         events = torch.arange(x_LD.shape[0], device=x_LD.device)
         x = self.norm(x_LD if self.enter is None else self.enter(x_LD))
@@ -246,10 +247,9 @@ class StreamTower(nn.Module):
                 x = layer(x, offsets, rotation, self.level_lengths[i])
             if i < len(self.pools):
                 x, offsets, events = self.pools[i](x, offsets, events)
-        # projected after padding at most S tokens a row are left
-        dense = pad(x, offsets, self.tokens)
-        dense = self.out_norm(dense if self.leave is None else self.leave(dense))
-        return dense, pad_mask(offsets, self.tokens), pad(events, offsets, self.tokens)
+        if self.leave is not None and self.leave_norm is not None:
+            x = self.leave_norm(self.leave(x))
+        return pad(x, offsets, self.tokens), pad_mask(offsets, self.tokens), pad(events, offsets, self.tokens)
 
     def flops(self, lengths: Tensor) -> float:
         """Return forward FLOPs for requests with these history lengths `(R,)`."""
@@ -261,7 +261,7 @@ class StreamTower(nn.Module):
                 total += self.pools[i].flops(lengths)  # type: ignore[operator]
                 lengths = self.pools[i].lengths(lengths)  # type: ignore[operator]
         if self.leave is not None:
-            total += 2 * float(lengths.clamp(max=self.tokens).sum()) * self.width * D
+            total += 2 * float(lengths.sum()) * self.width * D
         return total
 
 
@@ -276,13 +276,14 @@ class RecentEvents(nn.Module):
     def __init__(self, tokens: int, width: int) -> None:
         super().__init__()
         self.tokens = max(1, tokens)
-        self.out_norm = LayerNorm(width)
+        self.norm = LayerNorm(width)
 
     def forward(self, x_LD: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return tokens, mask and events as `StreamTower` does."""
         events = torch.arange(x_LD.shape[0], device=x_LD.device)
-        dense = self.out_norm(pad(x_LD, offsets, self.tokens))
-        return dense, pad_mask(offsets, self.tokens), pad(events, offsets, self.tokens)
+        mask = pad_mask(offsets, self.tokens)
+        dense = self.norm(pad(x_LD, offsets, self.tokens)) * mask[..., None]
+        return dense, mask, pad(events, offsets, self.tokens)
 
     def flops(self, lengths: Tensor) -> float:
         """Return forward FLOPs: none of them in matrix products."""

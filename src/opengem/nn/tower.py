@@ -51,7 +51,7 @@ class Tower(nn.Module):
         tokens, masks, whens = [], [], []
         for name, tower in zip(self.names, self.streams.values(), strict=True):
             x_RSD, mask_RS, newest_RS = tower(events[name], offsets[name])
-            tokens.append(x_RSD * mask_RS[..., None])
+            tokens.append(x_RSD)
             masks.append(mask_RS)
             if len(self.streams) > 1:
                 # one time more, so that the look-up is legal for a stream without any event

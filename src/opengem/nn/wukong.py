@@ -21,7 +21,7 @@ class WukongConfig:
         rank: Columns k of Y, to which the pairwise products are compressed, at least 1.
         hidden: Hidden width of the block's MLP, at least 1.
         attentive: Whether Y is made from the example by an MLP instead of learned as it is.
-        cross_layer_attention: Whether a layer also reads the outputs of all earlier layers.
+        cross_layer_attention: Whether a layer, from the third on, also reads the outputs of all earlier layers.
     """
 
     fm_tokens: int = 0
