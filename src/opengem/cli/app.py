@@ -68,6 +68,8 @@ app.add_typer(transfer_app, name="transfer")
 
 def main() -> None:
     """Run the command line."""
+    # threads that wait asleep leave the cores to the loader's processes; it changes no number
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     app()
 
 

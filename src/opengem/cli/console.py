@@ -114,7 +114,8 @@ class TrainingLines:
             )
         elif row["kind"] == "train":
             text = training_line(row)
-            self.bar(row["step"], row["total_steps"], f"loss {row['loss']:.4f}")
+            if isinstance(self.bar, RichBar):  # elsewhere the lines say it
+                self.bar(row["step"], row["total_steps"], f"loss {row['loss']:.4f}")
             self.console.say(text)
 
 

@@ -17,7 +17,7 @@ def command(
         Path | None, typer.Option("--data", help="Schema file of real logs (default: a synthetic world).")
     ] = None,
     root: Annotated[Path | None, typer.Option(help="Folder that the schema's paths are relative to.")] = None,
-    users: Annotated[int, typer.Option(help="Users of the synthetic world.")] = 2_000,
+    users: Annotated[int, typer.Option(help="Users of the synthetic world.")] = 6_000,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
