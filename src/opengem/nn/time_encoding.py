@@ -1,6 +1,7 @@
 """Time encodings of events: learned buckets of gaps and positions."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from opengem.jagged import row_of_value
@@ -14,6 +15,10 @@ class TimeEncoding(nn.Module):
     event before, (d) the position from the newest.
 
     Bucket 0 of each gap scale means "no time". The log scales have four buckets a doubling, from one second on.
+
+    A bucket's vector is the sum of steps up to it, `e_b = s_1 + ... + s_b`, steps started at zero: a gap longer than
+    any in training reads as the longest that was seen. Served histories are often older than those of the training
+    window, and buckets of their own would then be untrained noise.
 
     Args:
         width: Width of the encoding.
@@ -30,10 +35,9 @@ class TimeEncoding(nn.Module):
         super().__init__()
         self.linear_hours = linear_hours
         self.linear_buckets = linear_buckets
-        sizes = (linear_buckets + 1, self.LOG_BUCKETS + 1, self.LOG_BUCKETS + 1, self.POSITION_BUCKETS)
-        self.tables = nn.ModuleList(nn.Embedding(size, width) for size in sizes)
-        for table in self.tables:
-            nn.init.normal_(table.weight, std=0.02)  # type: ignore[arg-type]
+        sizes = (linear_buckets, self.LOG_BUCKETS, self.LOG_BUCKETS, self.POSITION_BUCKETS)
+        self.steps = nn.ParameterList(nn.Parameter(torch.zeros(size, width)) for size in sizes)
+        self.missing = nn.ParameterList(nn.Parameter(torch.randn(1, width) * 0.02) for _ in range(3))
 
     def forward(self, times: Tensor, offsets: Tensor, request_time: Tensor) -> Tensor:
         """Encode L events of R requests.
@@ -63,8 +67,15 @@ class TimeEncoding(nn.Module):
             torch.where(paired, self._log_bucket(adjacent) + 1, 0),
             self._position_bucket(from_newest),
         )
-        encoded = [table(index) for table, index in zip(self.tables, indices, strict=True)]
+        encoded = [F.embedding(index, table) for index, table in zip(indices, self.vectors(), strict=True)]
         return encoded[0] + encoded[1] + encoded[2] + encoded[3]
+
+    def vectors(self) -> list[Tensor]:
+        """Return four tables of vectors: linear, log and adjacent gap, each behind its "no time", and position."""
+        tables = [steps.cumsum(0) for steps in self.steps]
+        return [
+            torch.cat([none, table]) for none, table in zip(self.missing, tables[:3], strict=True)
+        ] + tables[3:]
 
     def _log_bucket(self, gap_ms: Tensor) -> Tensor:
         bucket = 4.0 * torch.log2(1.0 + gap_ms.double() / 1000.0)
