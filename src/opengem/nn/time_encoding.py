@@ -1,7 +1,6 @@
 """Time encodings of events: learned buckets of gaps and positions."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from opengem.jagged import row_of_value
@@ -16,9 +15,8 @@ class TimeEncoding(nn.Module):
 
     Bucket 0 of each gap scale means "no time". The log scales have four buckets a doubling, from one second on.
 
-    A bucket's vector is the sum of steps up to it, `e_b = s_1 + ... + s_b`, steps started at zero: a gap longer than
-    any in training reads as the longest that was seen. Served histories are often older than those of the training
-    window, and buckets of their own would then be untrained noise.
+    A gap or position beyond all that training saw reads as the longest that it saw (`seen`, part of the state): served
+    histories are often older than those of the training window, and their own buckets would be untrained noise.
 
     Args:
         width: Width of the encoding.
@@ -35,9 +33,12 @@ class TimeEncoding(nn.Module):
         super().__init__()
         self.linear_hours = linear_hours
         self.linear_buckets = linear_buckets
-        sizes = (linear_buckets, self.LOG_BUCKETS, self.LOG_BUCKETS, self.POSITION_BUCKETS)
-        self.steps = nn.ParameterList(nn.Parameter(torch.zeros(size, width)) for size in sizes)
-        self.missing = nn.ParameterList(nn.Parameter(torch.randn(1, width) * 0.02) for _ in range(3))
+        sizes = (linear_buckets + 1, self.LOG_BUCKETS + 1, self.LOG_BUCKETS + 1, self.POSITION_BUCKETS)
+        self.tables = nn.ModuleList(nn.Embedding(size, width) for size in sizes)
+        for table in self.tables:
+            nn.init.normal_(table.weight, std=0.02)  # type: ignore[arg-type]
+        self.seen: Tensor
+        self.register_buffer("seen", torch.zeros(len(sizes), dtype=torch.int64))
 
     def forward(self, times: Tensor, offsets: Tensor, request_time: Tensor) -> Tensor:
         """Encode L events of R requests.
@@ -67,15 +68,12 @@ class TimeEncoding(nn.Module):
             torch.where(paired, self._log_bucket(adjacent) + 1, 0),
             self._position_bucket(from_newest),
         )
-        encoded = [F.embedding(index, table) for index, table in zip(indices, self.vectors(), strict=True)]
+        if self.training and total:
+            highest = torch.stack([index.max() for index in indices])
+            self.seen.copy_(torch.maximum(self.seen, highest))
+        capped = [torch.minimum(index, top) for index, top in zip(indices, self.seen, strict=True)]
+        encoded = [table(index) for table, index in zip(self.tables, capped, strict=True)]
         return encoded[0] + encoded[1] + encoded[2] + encoded[3]
-
-    def vectors(self) -> list[Tensor]:
-        """Return four tables of vectors: linear, log and adjacent gap, each behind its "no time", and position."""
-        tables = [steps.cumsum(0) for steps in self.steps]
-        return [
-            torch.cat([none, table]) for none, table in zip(self.missing, tables[:3], strict=True)
-        ] + tables[3:]
 
     def _log_bucket(self, gap_ms: Tensor) -> Tensor:
         bucket = 4.0 * torch.log2(1.0 + gap_ms.double() / 1000.0)
