@@ -23,7 +23,7 @@ TEXT = pa.array(["a", "b", "a", None])
             ["12345678901234567890123456789012345679"],
         ),
         (pa.array(["05", "5", " 5"], pa.large_string()), ["05", "5", " 5"]),
-        (pa.array([True, False]), ["true", "false"]),
+        (pa.array([True, False]), ["1", "0"]),
         (pa.array([b"x", None]), ["x", None]),
         (pa.nulls(2), [None, None]),
         (TEXT.dictionary_encode(), ["a", "b", "a", None]),

@@ -60,10 +60,12 @@ PLAIN: dict[str, Any] = {
         "events": {"path": "e", "user": "u", "item": "i", "time": "t"},
     },
     "features": {"ad": {"owner": "ad", "kind": "id"}},
-    "streams": {"acts": {"from": "events", "attributes": ["i"]}},
+    "streams": {"acts": {"from": "events", "attributes": ["i", "liked"]}},
     "tasks": {"click": {"label": "click"}},
     "splits": {"train": ["2026-01-01", "2026-01-02"]},
 }
+
+READY = {"path": "r", "user": "u", "lists": {"i": "items"}, "members": {"liked": "likes"}}
 
 
 def _write(folder: Path, text: str) -> Path:
@@ -127,6 +129,14 @@ def test_an_unknown_key_names_its_place_line_and_neighbour(tmp_path):
         ("streams.acts.from", "event", ["streams.acts.from", '"events"']),
         ("streams.acts.types", ["buy"], ["tables.events.type"]),
         ("streams.acts.attributes", [], ["streams.acts.attributes"]),
+        ("streams.acts.ready", READY | {"lists": {}}, ["streams.acts.ready.lists"]),
+        ("streams.acts.ready", READY | {"members": {"lkied": "l"}}, ["members.lkied", '"liked"']),
+        ("streams.acts.ready", READY | {"members": {"i": "l"}}, ["members.i", "lists"]),
+        (
+            "streams.acts.ready",
+            READY | {"lists": {"liked": "l"}, "members": {"i": "x"}},
+            ["streams.acts.ready.members", "item"],
+        ),
         ("tasks.click.surfaces", ["feed"], ["tables.impressions.surface"]),
         ("tasks.click.given", "clik", ["tasks.click.given", "clik"]),
         ("tasks.buy", {"label": "b", "given": "clic"}, ["tasks.buy.given", '"click"']),

@@ -50,11 +50,13 @@ attributes = [
   { name = "mood", column = "moods", separator = "|" },
   { name = "seconds", kind = "number" },
   { name = "price", kind = "number" },
+  { name = "good", optional = true },
 ]
 [streams.ready]
 path = "ready.parquet"
 user = "user_id"
 lists = { item = "items", kind = "kinds" }
+members = { good = "good_items" }
 
 [[streams]]
 name = "shown"
@@ -257,5 +259,6 @@ def _write_ready(folder: Path, random) -> None:
     users = [1, 2, 3, 5, 8, 13]
     items = [random.integers(1, 28, 3 * k).tolist() for k in range(len(users))]
     kinds = [["play"] * len(i) for i in items]
-    table = pa.table({"user_id": users, "items": items, "kinds": kinds})
+    good = [None if u == 3 else i[::2] for u, i in zip(users, items, strict=True)]
+    table = pa.table({"user_id": users, "items": items, "kinds": kinds, "good_items": good})
     pq.write_table(table, folder / "ready.parquet")

@@ -30,8 +30,8 @@ def plain(column: Column) -> pa.Array:
 def canonical_ids(column: Column, name: str = "column") -> pa.Array:
     """Return ids as text, so that one id has one spelling whatever its type.
 
-    int 5, uint64 5, decimal 5.00, float 5.0 and text "5" are all "5"; text "05" stays "05". Integers of 64 bits and
-    decimals keep every digit. NaN is null, as is null.
+    int 5, uint64 5, decimal 5.00, float 5.0 and text "5" are all "5"; text "05" stays "05"; true is "1". Integers of
+    64 bits and decimals keep every digit. NaN is null, as is null.
 
     Args:
         column: Ids of any length.
@@ -51,7 +51,9 @@ def canonical_ids(column: Column, name: str = "column") -> pa.Array:
         return pa.nulls(len(array), pa.string())
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_integer(kind):
         return array.cast(pa.string())
-    if pa.types.is_boolean(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+    if pa.types.is_boolean(kind):
+        return array.cast(pa.int8()).cast(pa.string())
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return array.cast(pa.string())
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         try:

@@ -3,7 +3,7 @@
 import re
 
 from opengem.errors import ConfigError, nearest
-from opengem.schema.words import Feature, Schema, Stream, Table, Task
+from opengem.schema.words import Feature, ReadyHistory, Schema, Stream, Table, Task
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*")
 
@@ -39,6 +39,20 @@ def check_schema(schema: Schema) -> None:
 def event_tables(schema: Schema) -> list[str]:
     """Return the names of the event tables: all but impressions, users and ads."""
     return [name for name in schema.tables if name not in ("impressions", "users", "ads")]
+
+
+def item_columns(stream: Stream, schema: Schema) -> set[str]:
+    """Return the names under which a stream's events may hold their item."""
+    table = schema.tables[stream.from_table]
+    item = table.ad if stream.from_table == "impressions" else table.item
+    ads = schema.tables.get("ads")
+    return {c for c in (item, ads.key if ads and item else None) if c}
+
+
+def item_attribute(stream: Stream, schema: Schema) -> str:
+    """Return the attribute of a stream that holds the item, or "" if none does."""
+    columns = item_columns(stream, schema)
+    return next((a.name for a in stream.attributes if a.kind == "id" and a.column in columns), "")
 
 
 def _check_tables(schema: Schema) -> None:
@@ -137,13 +151,24 @@ def _check_stream(stream: Stream, schema: Schema) -> None:
         if attribute.kind == "number" and (attribute.table or attribute.separator):
             raise ConfigError(f"{where}.kind must be id for a table or separator. Received: number")
     if stream.ready is not None:
-        if not stream.ready.lists:
-            raise ConfigError(f"{key}.ready.lists must name at least one list column. Received: none")
-        for name in stream.ready.lists:
-            if name not in names:
-                raise ConfigError(
-                    f"{key}.ready.lists.{name} must be an attribute of the stream{nearest(name, names)}"
-                )
+        _check_ready(stream.ready, names, item_attribute(stream, schema), f"{key}.ready")
+
+
+def _check_ready(ready: ReadyHistory, attributes: list[str], item: str, key: str) -> None:
+    if not ready.lists:
+        raise ConfigError(f"{key}.lists must name at least one list column. Received: none")
+    for word, named in (("lists", ready.lists), ("members", ready.members)):
+        for name in named:
+            if name not in attributes:
+                hint = nearest(name, attributes)
+                raise ConfigError(f"{key}.{word}.{name} must be an attribute of the stream{hint}")
+    for name in ready.members:
+        if name in ready.lists:
+            raise ConfigError(f"{key}.members.{name} must not be in lists too. Received: both")
+    if ready.members and (not item or item not in ready.lists):
+        raise ConfigError(
+            f"{key}.members needs the events' item in lists. Received: lists of {', '.join(ready.lists)}"
+        )
 
 
 def _check_task(task: Task, schema: Schema) -> None:

@@ -119,6 +119,8 @@ class ReadyHistory:
         user: Column of the user.
         lists: Event attribute -> list column. Attributes that are missing here are read from the ads table
             when `lists` names the item, and are null otherwise.
+        members: Event attribute -> list column of items: 1 where the event's item is in the user's list, 0 where it is
+            not, null where the user has no such list. For feedback that is kept as lists of items.
         times: List column of the times, if there is one; without it events keep their order, count as
             older than all of the log, and carry a missing time.
     """
@@ -126,6 +128,7 @@ class ReadyHistory:
     path: str
     user: str
     lists: dict[str, str]
+    members: dict[str, str] = field(default_factory=dict)
     times: TimeColumn | None = None
 
 

@@ -121,7 +121,7 @@ def _id(value: Any, field: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return str(int(value))
     if isinstance(value, int):
         if not -_INT64 <= value < 2 * _INT64:
             raise RequestError(field, "must hold whole numbers of 64 bits.")

@@ -15,6 +15,7 @@ from opengem.data.encoder import Encoder
 from opengem.data.ingestion.read.sources import Source, find_files, open_source
 from opengem.data.times import read_times
 from opengem.errors import DataError
+from opengem.schema.check import item_attribute
 from opengem.schema.inputs import MISSING_TIME
 from opengem.schema.words import Schema, Stream, Table, TimeColumn
 
@@ -146,17 +147,19 @@ class RawLogs:
         lists = {column_of.get(name, item or name): column for name, column in stream.ready.lists.items()}
         if stream.ready.times and time:
             lists[time.column] = stream.ready.times.column
+        members = {column_of[name]: column for name, column in stream.ready.members.items()}
+        items = stream.ready.lists.get(item_attribute(stream, self.schema), "")
         files = find_files(Path(self.schema.root), stream.ready.path, f"{stream.name}.ready")
         for file in files:
-            table = pq.read_table(file, columns=[stream.ready.user, *lists.values()])
+            table = pq.read_table(file, columns=[stream.ready.user, *lists.values(), *members.values()])
             mine = table.filter(pa.array([k == user for k in canonical_ids(table.column(0)).to_pylist()]))
             if mine.num_rows:
                 parts = {
                     name: list_parts(mine.column(c), c, "lists")[1].to_pylist() for name, c in lists.items()
                 }
-                return {n: [to_json(v) for v in vs] for n, vs in parts.items()}, len(
-                    next(iter(parts.values()))
-                )
+                count = len(next(iter(parts.values())))
+                parts |= {name: _held(mine, items, column) for name, column in members.items()}
+                return {n: [to_json(v) for v in vs] for n, vs in parts.items()}, count
         return {}, 0
 
     def _known_times(self, table: pa.Table, words: Table) -> np.ndarray:
@@ -198,6 +201,14 @@ class RawLogs:
         rows = pa.concat_tables(parts, promote_options="permissive")
         rows = _without_copies(rows) if words.deduplicate else rows
         return rows.select([c for c in rows.column_names if c in wanted])
+
+
+def _held(user: pa.Table, items: str, column: str) -> list[int | None]:
+    """Return 1 where an item of the user's list `items` is in the list `column`, 0 where not, null if unknown."""
+    ids = canonical_ids(list_parts(user.column(items), items, "lists")[1]).to_pylist()
+    _, values, missing = list_parts(user.column(column), column, "lists")
+    listed = set(canonical_ids(values).to_pylist())
+    return [None if missing[0] or i is None else int(i in listed) for i in ids]
 
 
 def _without_copies(rows: pa.Table) -> pa.Table:

@@ -145,6 +145,42 @@ def test_ready_histories_with_faults(log):
     assert _balance(stored, "acts.ready")
 
 
+def test_feedback_of_ready_histories_from_lists_of_items(log):
+    ready = {
+        "user": [1, 2, 3, 4],
+        "items": [[5, 6, 5], [7], [5, None], [8, 9]],
+        "more": [["a"] * 3, [], ["a"] * 2, ["a"] * 2],
+    }
+    liked = pa.array(
+        [[6.0, 9.0], [7.0], None, [5.0, None]]
+    )  # 9 is another user's; floats and ints are one id
+    log.write("ready", pa.table(ready | {"liked": liked}))
+    log.schema["streams"]["acts"] = {
+        "from": "events",
+        "attributes": [
+            "item",
+            "type",
+            {"name": "liked", "optional": True},
+            {"name": "n", "kind": "number", "optional": True},
+        ],
+        "ready": {
+            "path": "ready",
+            "user": "user",
+            "lists": {"item": "items", "type": "more"},
+            "members": {"liked": "liked", "n": "liked"},
+        },
+    }
+    log.impressions(*({"user": u} for u in (1, 2, 3, 4)))
+    stored = log.ingest()
+    assert [[e[1:] for e in h] for h in stored.histories("acts", ("item", "item"), ("liked", "liked"))] == [
+        [("5", "0"), ("6", "1"), ("5", "0")],
+        [],
+        [("5", None), (None, None)],
+        [("8", "0"), ("9", "0")],
+    ]
+    assert stored.manifest["rows"]["quarantined"] == {"acts.ready: lists of one row differ in length": 1}
+
+
 def test_a_split_without_examples_is_refused(log):
     log.impressions({})
     log.schema["splits"] = {"train": ["2026-01-01", "2026-01-01"], "test": ["2026-01-02", "2026-01-02"]}

@@ -221,7 +221,9 @@ class _Run:
         for stream in self.schema.streams:
             if stream.ready:
                 name = f"{stream.name}.ready"
-                facts.read[name] = read_ready(self.con, sources[name], stream, self._advance)
+                facts.read[name] = read_ready(
+                    self.con, sources[name], stream, plan.item[stream.name], self._advance
+                )
                 (bad,) = one_row(self.con, "SELECT count(*) FROM quarantine WHERE tab = ?", [name])
                 facts.kept[name] = facts.read[name] - bad
                 facts.copies[name] = 0

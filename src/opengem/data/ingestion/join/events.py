@@ -70,7 +70,7 @@ def _ready(stream: Stream, plan: Plan) -> str:
     columns, from_ads = [], False
     for attribute in stream.attributes:
         column = f'"a_{stream.name}.{attribute.name}"'
-        if attribute.name in listed:
+        if attribute.name in listed or attribute.name in stream.ready.members:
             columns.append(f"o.{column}")
         elif plan.attribute_place[stream.name, attribute.name] == "ads" and item in listed:
             columns.append(f"a.{column}")

@@ -5,6 +5,7 @@ from typing import Literal
 
 from opengem.data.ingestion.read.sources import Source
 from opengem.errors import DataError, nearest
+from opengem.schema.check import item_attribute, item_columns
 from opengem.schema.words import Attribute, Feature, Schema, Stream, Table, TimeColumn
 
 Role = Literal["id", "ids", "number", "vector", "time", "label", "example_id"]
@@ -58,7 +59,7 @@ def make_plan(schema: Schema, sources: dict[str, Source]) -> Plan:
         if not feature.derive:
             plan.uses[place].append(_use_of_feature(feature, place, schema))
     for stream in schema.streams:
-        plan.item[stream.name] = _item_attribute(stream, schema)
+        plan.item[stream.name] = item_attribute(stream, schema)
         for attribute in stream.attributes:
             _place_attribute(plan, stream, attribute, schema, sources)
     for name, source in sources.items():
@@ -123,19 +124,6 @@ def _use_of_feature(feature: Feature, place: str, schema: Schema) -> Use:
     )
 
 
-def _item_attribute(stream: Stream, schema: Schema) -> str:
-    """Return the attribute of a stream that holds the item, if one does."""
-    columns = _item_columns(stream, schema)
-    return next((a.name for a in stream.attributes if a.kind == "id" and a.column in columns), "")
-
-
-def _item_columns(stream: Stream, schema: Schema) -> set[str]:
-    table = schema.tables[stream.from_table]
-    item = table.ad if stream.from_table == "impressions" else table.item
-    ads = schema.tables.get("ads")
-    return {c for c in (item, ads.key if ads and item else None) if c}
-
-
 def _place_attribute(
     plan: Plan, stream: Stream, attribute: Attribute, schema: Schema, sources: dict[str, Source]
 ) -> None:
@@ -148,7 +136,7 @@ def _place_attribute(
         first=bool(attribute.separator),
     )
     key = (stream.name, attribute.name)
-    items = _item_columns(stream, schema)
+    items = item_columns(stream, schema)
     if attribute.column in sources[stream.from_table].columns:
         plan.attribute_place[key] = "own"
         plan.uses[stream.from_table].append(use)

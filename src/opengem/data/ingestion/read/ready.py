@@ -16,13 +16,14 @@ from opengem.schema.inputs import MISSING_TIME
 from opengem.schema.words import Stream
 
 
-def read_ready(con: Any, source: Source, stream: Stream, advance: Callable[[int], None]) -> int:
+def read_ready(con: Any, source: Source, stream: Stream, item: str, advance: Callable[[int], None]) -> int:
     """Read the ready-made histories of a stream into the work table `r_STREAM`, one row an event.
 
     Args:
         con: Connection of the work database.
         source: The files.
         stream: The stream; its `ready` says which list is which attribute.
+        item: The attribute that holds the item, which `members` are looked up by; "" if none does.
         advance: Called with the number of rows after each batch.
 
     Returns:
@@ -34,11 +35,16 @@ def read_ready(con: Any, source: Source, stream: Stream, advance: Callable[[int]
     ready = stream.ready
     assert ready is not None
     kinds = {a.name: SQL_TYPES[a.kind] for a in stream.attributes}
-    columns = ", ".join(f'"a_{stream.name}.{name}" {kinds[name]}' for name in ready.lists)
+    columns = ", ".join(f'"a_{stream.name}.{name}" {kinds[name]}' for name in (*ready.lists, *ready.members))
     con.execute(
         f'CREATE TABLE "r_{stream.name}" ("user" VARCHAR, src BIGINT, pos BIGINT, "time" BIGINT, {columns})'
     )
-    needed = [ready.user, *ready.lists.values(), *([ready.times.column] if ready.times else [])]
+    needed = [
+        ready.user,
+        *ready.lists.values(),
+        *ready.members.values(),
+        *([ready.times.column] if ready.times else []),
+    ]
     read = 0
     for number, file in enumerate(source.files):
         for column in needed:
@@ -52,7 +58,7 @@ def read_ready(con: Any, source: Source, stream: Stream, advance: Callable[[int]
             advance(batch.num_rows)
             read += batch.num_rows
             try:
-                _take_in(con, source, file, batch, rows, stream)
+                _take_in(con, source, file, batch, rows, stream, item)
             except DataError as error:
                 raise DataError(f"{file.name} (streams.{stream.name}.ready): {error}") from None
     _one_row_a_user(con, source, stream)
@@ -60,7 +66,13 @@ def read_ready(con: Any, source: Source, stream: Stream, advance: Callable[[int]
 
 
 def _take_in(
-    con: Any, source: Source, file: SourceFile, batch: pa.RecordBatch, rows: np.ndarray, stream: Stream
+    con: Any,
+    source: Source,
+    file: SourceFile,
+    batch: pa.RecordBatch,
+    rows: np.ndarray,
+    stream: Stream,
+    item: str,
 ) -> None:
     """Flatten the lists of a batch; rows with a null user, unequal lists or unreadable values are quarantined."""
     ready = stream.ready
@@ -88,12 +100,32 @@ def _take_in(
         flat[name] = read.filter(pa.array(np.repeat(~unequal, np.diff(own))))
         unreadable[np.repeat(np.arange(len(rows)), np.diff(own))[bad]] = True
     assert offsets is not None
+    for name, column in ready.members.items():
+        listed = list_parts(_lists(column_of(batch, file, column)), column, "lists")
+        held = _members(offsets, canonical_ids(parts[item][1]), listed, column)
+        held = held.cast(pa.float64() if kinds[name] == "number" else pa.string())
+        flat[name] = held.filter(pa.array(np.repeat(~unequal, np.diff(offsets))))
     lengths = np.where(unequal, 0, np.diff(offsets))
     faults = [np.asarray(user.is_null()), unequal, unreadable]
     reasons = [f"null key {ready.user}", "lists of one row differ in length", "unreadable value in a list"]
     fault = np.select(faults, [1, 2, 3], 0)
     quarantine(con, source.table, rows[fault > 0], fault[fault > 0], reasons)
     _insert(con, stream, user, rows, lengths, flat, np.repeat(fault == 0, lengths))
+
+
+def _members(
+    offsets: np.ndarray, items: pa.Array, listed: tuple[np.ndarray, pa.Array, np.ndarray], column: str
+) -> pa.Array:
+    """Return 1 where an event's item is in its user's list, 0 where not, null where item or list is missing."""
+    own, values, missing = listed
+    codes = pa.concat_arrays([items, canonical_ids(values, column)]).dictionary_encode(null_encoding="encode")
+    code = codes.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    users = np.arange(len(missing))
+    owner = np.repeat(users, np.diff(offsets))
+    key = owner * len(codes.dictionary) + code[: len(items)]
+    listed_key = np.repeat(users, np.diff(own)) * len(codes.dictionary) + code[len(items) :]
+    unknown = missing[owner] | np.asarray(items.is_null())
+    return pa.array(np.isin(key, listed_key).astype(np.int8), mask=unknown)
 
 
 def _insert(
@@ -114,7 +146,9 @@ def _insert(
         "pos": pa.array(np.arange(len(owner)) - first + 1, pa.int64()),
         "time": time,
     }
-    columns |= {f"a_{stream.name}.{name}": values for name, values in flat.items() if name}
+    assert stream.ready is not None
+    for name in (*stream.ready.lists, *stream.ready.members):  # in the order of the table's columns
+        columns[f"a_{stream.name}.{name}"] = flat[name]
     con.register("incoming", pa.table(columns).filter(pa.array(kept)))
     con.execute(f'INSERT INTO "r_{stream.name}" SELECT * FROM incoming')
     con.unregister("incoming")
