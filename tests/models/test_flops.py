@@ -6,7 +6,7 @@ import torch
 from made_batch import INPUTS, made_batch
 from opengem.jagged import Batch, History
 from opengem.models import ModelConfig
-from opengem.models.flops import counted_flops, model_flops
+from opengem.models.flops import FlopsPerExample, counted_flops, model_flops
 from opengem.models.gem_config import GEMConfig
 from opengem.nn.interformer import InterFormerConfig
 from opengem.nn.pyramid import StreamTowerConfig
@@ -70,3 +70,20 @@ def test_other_models_are_counted_as_they_run():
     linear = sum(m.weight.numel() for m in [*model.down, *model.up]) * 2 * batch.num_examples
     assert model_flops(model, batch) > linear
     assert model.training
+
+
+def test_the_log_counts_one_batch_in_every_few():
+    model = ModelConfig.member("din", "type")().build(INPUTS)
+    small, large = made_batch(requests=3), made_batch(requests=9)
+    per_example = FlopsPerExample(model, every=2)
+    assert per_example(small) == pytest.approx(counted_flops(model, small) / small.num_examples)
+    assert (
+        per_example(large)
+        == per_example.last
+        == pytest.approx(counted_flops(model, small) / small.num_examples)
+    )
+    assert per_example(large) == pytest.approx(counted_flops(model, large) / large.num_examples)
+    formula = GEMConfig(history=64, size="tiny").build(INPUTS)
+    per_example = FlopsPerExample(formula, every=100)
+    for batch in (small, large):
+        assert per_example(batch) == pytest.approx(model_flops(formula, batch) / batch.num_examples)

@@ -25,6 +25,28 @@ def model_flops(model: nn.Module, batch: Batch) -> float:
     return float(formula(batch)) if formula is not None else counted_flops(model, batch)
 
 
+class FlopsPerExample:
+    """Forward FLOPs of one example, for a log line: by formula on each batch, or counted on one batch in `every`.
+
+    Counting runs the model once more, under a dispatch mode that costs several times the step itself.
+
+    Args:
+        model: A model of this package.
+        every: Batches from one count to the next, where a count is needed.
+    """
+
+    def __init__(self, model: nn.Module, every: int) -> None:
+        self.model, self.every = model, every
+        self.asked, self.last = 0, 0.0
+
+    def __call__(self, batch: Batch) -> float:
+        """Return the FLOPs of this batch, or of the last one that was counted, divided by its examples."""
+        if self.asked % self.every == 0 or hasattr(self.model, "flops"):
+            self.last = model_flops(self.model, batch) / batch.num_examples
+        self.asked += 1
+        return self.last
+
+
 def counted_flops(model: nn.Module, batch: Batch) -> float:
     """Run the model once and return the FLOPs that happened, padding included."""
     training = model.training

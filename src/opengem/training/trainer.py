@@ -17,7 +17,7 @@ from opengem.data.dataset import Dataset
 from opengem.data.loader import Loader
 from opengem.errors import ConfigError, OpenGEMError
 from opengem.jagged import Batch
-from opengem.models.flops import model_flops
+from opengem.models.flops import FlopsPerExample
 from opengem.models.loss import labels_and_masks
 from opengem.training.build import apply_passes, build_model
 from opengem.training.calibrate import calibrate
@@ -165,6 +165,7 @@ class Trainer:
         if config.max_steps:
             self.total_steps = min(self.total_steps, config.max_steps)
         self.optimizers = Optimizers(self.model, config, self.total_steps)
+        self.flops_per_example = FlopsPerExample(self.model, config.log_every)
         self.window = Window([t.name for t in dataset.inputs.tasks], matmul_roof())
         self.steps = self.examples = self.resumed_from = 0
         self.seconds_before = 0.0
@@ -259,7 +260,7 @@ class Trainer:
             self.window.spend(part, b - a)
         labels_BT, mask_BT = labels_and_masks(batch, self.inputs)
         # backward costs twice the forward; recompute does not count
-        flops = 3.0 * model_flops(self.model, batch)
+        flops = 3.0 * self.flops_per_example(batch) * batch.num_examples
         self.window.add(loss, output.logits_BT, labels_BT, mask_BT, batch, flops)
         self.steps += 1
         self.examples += batch.num_examples
