@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import torch
 from opengem.config import build, to_plain
 from opengem.errors import ConfigError
 from opengem.models.baselines import DINConfig, LogisticRegressionConfig
+from opengem.models.gem import GEMConfig
 from opengem.training.checkpoint import latest_checkpoint, load_checkpoint, load_model_state
 from opengem.training.run import TrainingConfig, TrainRun
 from opengem.training.run_folder import RunFolder
@@ -75,9 +77,13 @@ train(build(TrainRun, load_toml(Path(sys.argv[1]))), Path(sys.argv[2]), resume=T
 """
 
 
-@pytest.mark.parametrize("backend", ["auto", "reference"])
-def test_killed_anywhere_and_resumed_gives_the_same_losses_to_the_last_digit(small_data, tmp_path, backend):
+@pytest.mark.parametrize(("model", "backend"), [("din", "auto"), ("din", "reference"), ("gem", "auto")])
+def test_killed_anywhere_and_resumed_gives_the_same_losses_to_the_last_digit(
+    small_data, tmp_path, model, backend
+):
     run = _run(small_data, table_backend=backend, workers=1, epochs=3)
+    if model == "gem":
+        run = dataclasses.replace(run, model=GEMConfig(history=20))
     whole = train(run, tmp_path / "whole")
     (tmp_path / "run.toml").write_text(tomli_w.dumps(to_plain(run)))
     folder = tmp_path / "killed"
