@@ -10,6 +10,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from opengem.data.columns import Column, canonical_ids, canonical_lists, list_parts, numbers, vectors
+from opengem.data.id_kinds import IdKind
 from opengem.data.times import read_times
 from opengem.errors import ConfigError, DataError, nearest
 from opengem.schema.inputs import MISSING_TIME, PADDING_ROW, UNSEEN_ROW
@@ -64,6 +65,7 @@ class Encoder:
         surfaces: Names of the surfaces; surface i has index i + 1.
         sizes: Vector feature -> its length.
         counts: Embedding table -> times that each id was seen in the training window; only for the record.
+        id_kinds: `TABLE.COLUMN` -> the kinds in which the log writes its ids.
     """
 
     def __init__(
@@ -73,11 +75,13 @@ class Encoder:
         surfaces: tuple[str, ...] = (),
         sizes: dict[str, int] | None = None,
         counts: dict[str, np.ndarray] | None = None,
+        id_kinds: dict[str, tuple[IdKind, ...]] | None = None,
     ) -> None:
         self.vocabularies = vocabularies
         self.numbers = numbers
         self.surfaces = surfaces
         self.sizes = sizes or {}
+        self.id_kinds = id_kinds or {}
         self._counts = counts or {}
         self._surfaces = Vocabulary(pa.array(surfaces, pa.string()))
 
@@ -100,10 +104,11 @@ class Encoder:
                 name: Vocabulary(_words(folder / "vocabulary" / f"{name}.parquet"))
                 for name in record["tables"]
             }
+            id_kinds = {column: tuple(kinds) for column, kinds in record["ids"].items()}
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise DataError(f"{folder} must hold an encoder made by ingest. Received: {error}") from None
         statistics = {name: (n["mean"], n["std"]) for name, n in record["numbers"].items()}
-        return cls(vocabularies, statistics, tuple(record["surfaces"]), record["sizes"])
+        return cls(vocabularies, statistics, tuple(record["surfaces"]), record["sizes"], id_kinds=id_kinds)
 
     def save(self, folder: str | Path) -> None:
         """Write `encoder.json` and `vocabulary/TABLE.parquet` into `folder`, which must exist."""
@@ -119,6 +124,7 @@ class Encoder:
             "tables": {name: self.table_rows(name) for name in self.vocabularies},
             "numbers": {name: {"mean": mean, "std": std} for name, (mean, std) in self.numbers.items()},
             "sizes": self.sizes,
+            "ids": {column: list(kinds) for column, kinds in self.id_kinds.items()},
         }
         (folder / "encoder.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
