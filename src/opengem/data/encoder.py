@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
+from opengem.data.column_kinds import ColumnKind
 from opengem.data.columns import Column, canonical_ids, canonical_lists, list_parts, numbers, vectors
-from opengem.data.id_kinds import IdKind
 from opengem.data.times import read_times
 from opengem.errors import ConfigError, DataError, nearest
 from opengem.schema.inputs import MISSING_TIME, PADDING_ROW, UNSEEN_ROW
@@ -65,7 +65,7 @@ class Encoder:
         surfaces: Names of the surfaces; surface i has index i + 1.
         sizes: Vector feature -> its length.
         counts: Embedding table -> times that each id was seen in the training window; only for the record.
-        id_kinds: `TABLE.COLUMN` -> the kinds in which the log writes its ids.
+        column_kinds: `TABLE.COLUMN` -> the kinds in which the log writes ids and numbers.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class Encoder:
         surfaces: tuple[str, ...] = (),
         sizes: dict[str, int] | None = None,
         counts: dict[str, np.ndarray] | None = None,
-        id_kinds: dict[str, tuple[IdKind, ...]] | None = None,
+        column_kinds: dict[str, tuple[ColumnKind, ...]] | None = None,
     ) -> None:
         self.vocabularies = vocabularies
         self.numbers = numbers
         self.surfaces = surfaces
         self.sizes = sizes or {}
-        self.id_kinds = id_kinds or {}
+        self.column_kinds = column_kinds or {}
         self._counts = counts or {}
         self._surfaces = Vocabulary(pa.array(surfaces, pa.string()))
 
@@ -104,11 +104,11 @@ class Encoder:
                 name: Vocabulary(_words(folder / "vocabulary" / f"{name}.parquet"))
                 for name in record["tables"]
             }
-            id_kinds = {column: tuple(kinds) for column, kinds in record["ids"].items()}
+            kinds = {column: tuple(kinds) for column, kinds in record["columns"].items()}
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise DataError(f"{folder} must hold an encoder made by ingest. Received: {error}") from None
         statistics = {name: (n["mean"], n["std"]) for name, n in record["numbers"].items()}
-        return cls(vocabularies, statistics, tuple(record["surfaces"]), record["sizes"], id_kinds=id_kinds)
+        return cls(vocabularies, statistics, tuple(record["surfaces"]), record["sizes"], column_kinds=kinds)
 
     def save(self, folder: str | Path) -> None:
         """Write `encoder.json` and `vocabulary/TABLE.parquet` into `folder`, which must exist."""
@@ -124,7 +124,7 @@ class Encoder:
             "tables": {name: self.table_rows(name) for name in self.vocabularies},
             "numbers": {name: {"mean": mean, "std": std} for name, (mean, std) in self.numbers.items()},
             "sizes": self.sizes,
-            "ids": {column: list(kinds) for column, kinds in self.id_kinds.items()},
+            "columns": {column: list(kinds) for column, kinds in self.column_kinds.items()},
         }
         (folder / "encoder.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

@@ -20,7 +20,7 @@ from opengem.data.ingestion.join.labels import make_labels
 from opengem.data.ingestion.join.rows import settle_rows
 from opengem.data.ingestion.join.statistics import make_encoder
 from opengem.data.ingestion.manifest import Facts, input_spec, label_counts, storage, write_manifest
-from opengem.data.ingestion.read.kinds_of_ids import kinds_of_ids
+from opengem.data.ingestion.read.kinds import column_kinds
 from opengem.data.ingestion.read.plan import Plan, make_plan
 from opengem.data.ingestion.read.quarantine import write_quarantine
 from opengem.data.ingestion.read.ready import read_ready
@@ -185,7 +185,7 @@ class _Run:
         self._begin("statistics")
         sizes = self._vector_sizes(counts)
         encoder, facts.vocabularies = make_encoder(self.con, self.schema, plan, examples.train_end, sizes)
-        encoder.id_kinds = kinds_of_ids(self.schema, plan, sources)
+        encoder.column_kinds = column_kinds(self.schema, plan, sources)
         (self.folder / "encoder").mkdir()
         encoder.save(self.folder / "encoder")
         label_counts(self.con, self.schema, facts)

@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 
 from opengem.data import Encoder, ingest
-from opengem.data.id_kinds import id_kind
+from opengem.data.column_kinds import column_kind
 from tests.serving import raw_logs
 
 
@@ -27,16 +27,18 @@ from tests.serving import raw_logs
     ids=str,
 )
 def test_kind_of_a_type(kind, expected):
-    assert id_kind(kind) == expected
+    assert column_kind(kind) == expected
 
 
-def test_ingest_records_the_kinds_of_every_column_of_ids(tmp_path):
+def test_ingest_records_the_kinds_of_ids_and_numbers(tmp_path):
     schema = raw_logs.write(tmp_path / "logs")
-    kinds = Encoder.load(ingest(schema, tmp_path / "data").folder).id_kinds
+    kinds = Encoder.load(ingest(schema, tmp_path / "data").folder).column_kinds
     assert kinds["impressions.user_id"] == ("integer",)
     assert kinds["ads.ad_id"] == ("unsigned",)
     assert kinds["ads.topics"] == ("text",)
     assert kinds["impressions.click"] == ("boolean",)
     assert kinds["plays.item"] == ("integer",)  # its own column and the ready-made list
     assert kinds["plays.good"] == ("integer",)  # a column of int8, and a list of members
+    assert kinds["ads.price"] == ("number",)
+    assert kinds["users.age"] == ("text",)  # read with cast
     assert "impressions.at" not in kinds
