@@ -36,5 +36,11 @@ class CheckFailed(OpenGEMError):  # noqa: N818
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint `` (did you mean "x"?)`` for the known word nearest to `word`, or an empty string."""
+    match = nearest_word(word, known)
+    return f' (did you mean "{match}"?)' if match else ""
+
+
+def nearest_word(word: str, known: Iterable[str]) -> str:
+    """Return the known word nearest to `word`, or an empty string where none is near."""
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f' (did you mean "{matches[0]}"?)' if matches else ""
+    return matches[0] if matches else ""

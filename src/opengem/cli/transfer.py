@@ -55,19 +55,17 @@ def distill_command(
         opengem transfer distill recipes/student.toml data=dataset transfer.labels=labels.parquet
         opengem transfer distill recipes/student.toml transfer.method.type=adapter
     """
-    from opengem.cli.train import read_settings
+    from opengem.cli.train import read_run
 
-    settings, run_dir = read_settings(run, overrides, run_dir, resume)
-    run_distill(settings, run_dir, resume, Console(as_json, quiet))
+    made, run_dir = read_run(run, overrides, run_dir, resume, taught=True)
+    run_distill(made, run_dir, resume, Console(as_json, quiet))
 
 
-def run_distill(settings: dict[str, Any], run_dir: Path | None, resume: bool, console: Console) -> None:
-    """Train a student from merged settings."""
+def run_distill(made: Any, run_dir: Path | None, resume: bool, console: Console) -> None:
+    """Train the student of a `DistillRun`."""
     from opengem.cli.train import show_trained
-    from opengem.config import build
-    from opengem.transfer.distill import DistillRun, distill
+    from opengem.transfer.distill import distill
 
-    made = build(DistillRun, settings)
     with console.progress(made.name or made.model.type) as bar:
         result = distill(made, run_dir, resume=resume, observer=console.training(bar))
     show_trained(console, result)

@@ -2,5 +2,16 @@
 
 from opengem.config.family import Family
 from opengem.config.load import build, load_toml, merge, parse_overrides, to_plain
+from opengem.config.locate import key_of, line_of, located
 
-__all__ = ["Family", "build", "load_toml", "merge", "parse_overrides", "to_plain"]
+__all__ = [
+    "Family",
+    "build",
+    "key_of",
+    "line_of",
+    "load_toml",
+    "located",
+    "merge",
+    "parse_overrides",
+    "to_plain",
+]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from opengem.config.family import Family
-from opengem.errors import ConfigError, nearest
+from opengem.errors import ConfigError, nearest, nearest_word
 
 T = TypeVar("T")
 _STRICT = ConfigDict(strict=True)
@@ -87,10 +87,10 @@ def build(cls: type[T], data: Mapping[str, Any], path: str = "") -> T:
     settings = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in data:
         if key not in settings and not (key == "type" and issubclass(cls, Family)):
-            listed = ", ".join(settings)
             kind = f' of type "{cls.type}"' if issubclass(cls, Family) else ""
+            _refuse_what_is_inside(hints, key, data[key], path)
             raise ConfigError(
-                f"{path}{key} is not a setting{kind}{nearest(key, settings)}\n  settings: {listed}"
+                f"{path}{key} is not a setting{kind}{nearest(key, settings)}\n  settings: {', '.join(settings)}"
             )
     values = {key: _value(hints[key], data[key], f"{path}{key}") for key in settings if key in data}
     missing = [
@@ -106,6 +106,20 @@ def build(cls: type[T], data: Mapping[str, Any], path: str = "") -> T:
         return cls(**values)
     except ConfigError as error:
         raise ConfigError(f"{path.rstrip('.')}: {error}" if path else str(error)) from None
+
+
+def _refuse_what_is_inside(hints: Mapping[str, Any], key: str, table: Any, path: str) -> None:
+    """Refuse an unknown setting in a table that is unknown itself, by the table whose name is nearest."""
+    near = nearest_word(key, hints)
+    if not (near and isinstance(table, Mapping) and dataclasses.is_dataclass(hints[near])):
+        return
+    inside = [f.name for f in dataclasses.fields(hints[near]) if f.init]
+    for name in table:
+        if name not in inside and (match := nearest_word(name, inside)):
+            raise ConfigError(
+                f'{path}{key}.{name} is not a setting (did you mean "{path}{near}.{match}"?)\n'
+                f"  settings of {path}{near}: {', '.join(inside)}"
+            )
 
 
 def _member(family: Any, data: Mapping[str, Any], path: str) -> Any:

@@ -12,7 +12,7 @@ pc: Any = pyarrow.compute  # its functions are made at run time, out of a type c
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 _ID_TYPES = "integers, text, decimals, whole floats, booleans, dates, or dictionaries of these"
-_TEXT_LISTS = "a list of ids"
+_ID_LISTS = f"a list of ids (list, large_list, fixed_size_list or list_view of {_ID_TYPES})"
 
 
 def plain(column: Column) -> pa.Array:
@@ -102,8 +102,11 @@ def canonical_lists(column: Column, name: str = "column", separator: str = "") -
         return pa.nulls(len(array), pa.list_(pa.string())), 0
     if separator:
         return _split_text(canonical_ids(array, name), separator), 0
-    offsets, values, missing = list_parts(array, name, _TEXT_LISTS)
-    ids = canonical_ids(values, name)
+    offsets, values, missing = list_parts(array, name, _ID_LISTS)
+    try:
+        ids = canonical_ids(values, name)
+    except DataError:
+        raise DataError(f'column "{name}" must hold {_ID_LISTS}. Received: {array.type}') from None
     keep = np.asarray(ids.is_valid())
     kept_before = np.concatenate([[0], np.cumsum(keep)])
     lists = pa.ListArray.from_arrays(

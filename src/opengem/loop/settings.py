@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import opengem.models  # registers the model types
-from opengem.config import build, load_toml
+from opengem.config import build, load_toml, located
 from opengem.models.baselines import DCNv2Config, DINConfig, DLRMConfig, LogisticRegressionConfig
 from opengem.models.gem import GEMConfig
 from opengem.models.output import ModelConfig
@@ -68,4 +68,5 @@ def load_settings(schema: Path | None) -> QuickstartSettings:
     path = schema.parent / "quickstart.toml" if schema else None
     if path is None or not path.exists():
         return QuickstartSettings()
-    return build(QuickstartSettings, load_toml(path))
+    with located(path):
+        return build(QuickstartSettings, load_toml(path))

@@ -7,10 +7,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from opengem.config import build
+from opengem.config import build, key_of, line_of
 from opengem.errors import ConfigError, nearest
 from opengem.schema.check import check_schema
-from opengem.schema.locate import line_of
 from opengem.schema.spans import length_ms, range_ms
 from opengem.schema.words import (
     Attribute,
@@ -56,7 +55,7 @@ def load_schema(path: str | Path, root: str | Path | None = None) -> Schema:
     try:
         return dataclasses.replace(_read(data, path, root), text=text)
     except ConfigError as error:
-        line = line_of(text, str(error).split(maxsplit=1)[0].rstrip(":,"))
+        line = line_of(text, key_of(error))
         where = f"{path} line {line}" if line else str(path)
         raise ConfigError(f"{error}\n  file: {where}") from None
 

@@ -3,6 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+import pyarrow as pa
+
+from opengem.data.columns import numbers
 from opengem.data.ingestion.read.sources import Source
 from opengem.errors import DataError, nearest
 from opengem.schema.check import item_attribute, item_columns
@@ -64,6 +68,7 @@ def make_plan(schema: Schema, sources: dict[str, Source]) -> Plan:
             _place_attribute(plan, stream, attribute, schema, sources)
     for name, source in sources.items():
         _check_files(source, plan.uses[name])
+        _check_folders(source, plan.uses[name])
     return plan
 
 
@@ -174,3 +179,27 @@ def _check_files(source: Source, uses: list[Use]) -> None:
                     f'{file.name} must hold column "{use.column}" of tables.{source.table}{hint}. '
                     f"Received: {', '.join([*file.columns, *file.folders])}"
                 )
+
+
+def _check_folders(source: Source, uses: list[Use]) -> None:
+    """Refuse names of folders (`campaign=007`) as numbers, unless the schema says `cast`: they are text."""
+    for use in uses:
+        files = {file.folders[use.column]: file for file in source.files if use.column in file.folders}
+        if use.role != "number" or use.cast or not files:
+            continue
+        texts = pa.array(files, pa.string())
+        values, bad = numbers(texts, use.column, cast=True)
+        found = [texts[i].as_py() for i in np.flatnonzero(bad)]
+        first = files[found[0]] if found else next(iter(files.values()))
+        spelled: dict[float, list[str]] = {}
+        for text, value in zip(texts.to_pylist(), values.to_pylist(), strict=True):
+            if value is not None:
+                spelled.setdefault(value, []).append(f'"{text}"')
+        clashes = [", ".join(same) for same in spelled.values() if len(same) > 1]
+        raise DataError(
+            f'{first.name} (tables.{source.table}): column "{use.column}" must hold numbers. Received: names of '
+            f"folders, which are text"
+            + "".join(f'; "{text}" is no number' for text in found[:1])
+            + "".join(f"; a clash: {same} would be one number" for same in clashes[:1])
+            + '\n  fix: kind = "id" keeps them apart; cast = true reads them as numbers'
+        )
