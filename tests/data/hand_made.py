@@ -68,7 +68,7 @@ ADS = {
     "f_look": [[0.0, 0.0], [1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0], [9.0, 1.0]],
 }
 EVENTS_OF_USER = {"watched": [7, 4, 0, 2, 9], "bought": [1, 0, 3, 0, 0]}
-BUCKET_OF_USER = [0, 1, 0, 1, 1]
+BUCKET_OF_USER = [0, 1, 0, 1, 0]
 
 
 def events(stream: str) -> dict[int, list[dict]]:
@@ -117,7 +117,6 @@ TYPES = {
     "ad_row": pa.int32(),
     "surface": pa.int32(),
     "user_row": pa.int32(),
-    "bucket": pa.int32(),
     "f_city": pa.int32(),
     "f_video": pa.int32(),
     "f_hour": pa.int32(),
@@ -143,7 +142,6 @@ def requests() -> dict[str, list]:
         "time": [examples()["time"][i] for i in first],
         "user": USER_OF_REQUEST,
         "user_row": [u + 1 if u < 4 else 0 for u in USER_OF_REQUEST],
-        "bucket": [BUCKET_OF_USER[u] for u in USER_OF_REQUEST],
         "f_activity": [NAN if r == 2 else r / 2 for r in range(REQUESTS)],
     }
     for stream in EVENTS_OF_USER:
@@ -173,7 +171,6 @@ def write(folder: Path, rows_per_batch: int | None = None) -> Path:
             if rows:  # a bucket without events has no file
                 columns = {name: [row[name] for row in rows] for name in rows[0]}
                 _write(folder / "sequences" / stream / f"bucket-{bucket:05d}.arrow", columns, rows_per_batch)
-    (folder / "inputs.json").write_text(json.dumps(INPUTS.to_dict()))
     files = {
         str(p.relative_to(folder)): {
             "bytes": p.stat().st_size,
@@ -183,7 +180,9 @@ def write(folder: Path, rows_per_batch: int | None = None) -> Path:
         if p.is_file()
     }
     manifest = {
-        "format": 1,
+        "format": 2,
+        "inputs": INPUTS.to_dict(),
+        "segments": [{"folder": ".", "examples": sum(SIZES), "requests": REQUESTS, "buckets": 2}],
         "schema": {"name": "hand", "fingerprint": INPUTS.fingerprint},
         "source_fingerprint": "x",
         "splits": SPLITS,

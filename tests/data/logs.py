@@ -112,7 +112,9 @@ class Stored:
         requests = self.file("requests.arrow").to_pydict()
         words = {table: self.words(table) for _, table in attributes}
         found = []
-        for i, bucket in enumerate(requests["bucket"]):
+        (segment,) = self.manifest["segments"]
+        for i, user in enumerate(requests["user"]):
+            bucket = user % segment["buckets"]
             events = self.file(f"sequences/{stream}/bucket-{bucket:05d}.arrow")
             part = events.slice(
                 requests[f"start_{stream}"][i], requests[f"end_{stream}"][i] - requests[f"start_{stream}"][i]

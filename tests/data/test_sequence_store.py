@@ -19,14 +19,13 @@ _requests = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=6
 @given(st.lists(_event, max_size=20), _requests, st.randoms())
 def test_every_history_is_a_prefix_of_the_user(tmp_path_factory, events, requests, random):
     folder = tmp_path_factory.mktemp("bucket")
-    keys = pa.table({"user": list(range(5)), "user_key": [f"u{k}" for k in range(5)]})
 
     def write(rows):
         columns = np.array(rows, np.int64).reshape(-1, 5)
         user, available, time, position, item = columns.T
         asked = np.array(requests, np.int64).reshape(-1, 2)
         made = BucketEvents(user, available, time, position, {"item": item})
-        slices = write_bucket(folder, 0, made, asked[:, 0], asked[:, 1], keys)
+        slices = write_bucket(folder, 0, made, asked[:, 0], asked[:, 1])
         return slices, _read(folder / "bucket-00000.arrow"), _read(folder / "users-00000.arrow")
 
     (start, end), bucket, users = write(events)
@@ -38,7 +37,7 @@ def test_every_history_is_a_prefix_of_the_user(tmp_path_factory, events, request
         expected = [e for e in ordered if e[0] == user and e[1] < now]
         assert [ordered[k] for k in range(start[i], end[i])] == expected
     owners = {e[0] for e in events}
-    assert users["user_key"].to_pylist() == [f"u{k}" for k in sorted(owners)]
+    assert users["user"].to_pylist() == sorted(owners)
     spans = zip(users["start"].to_pylist(), users["end"].to_pylist(), strict=True)
     assert [{e[0] for e in ordered[a:b]} for a, b in spans] == [{k} for k in sorted(owners)]
     shuffled = list(events)
@@ -47,11 +46,10 @@ def test_every_history_is_a_prefix_of_the_user(tmp_path_factory, events, request
 
 
 def test_integers_are_as_small_as_they_can_be(tmp_path):
-    keys = pa.table({"user": [0], "user_key": ["u"]})
     zero, ones = np.zeros(1, np.int64), np.ones(1, np.float32)
     rows = {f"b{top}": np.array([top]) for top in (127, 128, 32_768)}
     events = BucketEvents(zero, zero, zero, zero, {**rows, "number": ones})
-    write_bucket(tmp_path, 3, events, zero, zero, keys)
+    write_bucket(tmp_path, 3, events, zero, zero)
     kinds = [str(f.type) for f in _read(tmp_path / "bucket-00003.arrow").schema]
     assert kinds == ["int64", "int8", "int16", "int32", "float"]
 

@@ -19,10 +19,18 @@ def command(
     memory: Annotated[
         str, typer.Option(help="Memory that sorting and joining may take before it spills to disk.")
     ] = "2GB",
+    temporary_folder: Annotated[
+        Path | None, typer.Option(help="Where to spill (default: beside the data set).")
+    ] = None,
+    temporary_limit: Annotated[
+        str | None, typer.Option(help="Most that may be spilled, such as 50GB (default: what the disk holds).")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Read logs into point-in-time examples and a sequence store. The same input a second time does nothing.
+    """Read logs into point-in-time examples and a sequence store.
+
+    The same input a second time does nothing; new files of later days are appended.
 
     Examples:
         opengem ingest world/schema.toml --out dataset
@@ -34,17 +42,26 @@ def command(
     console = Console(as_json, quiet)
     with console.progress("ingest") as bar:
         result = ingest(
-            load_schema(schema, root), out, workers=workers, memory_limit=memory, progress=console.stage(bar)
+            load_schema(schema, root),
+            out,
+            workers=workers,
+            memory_limit=memory,
+            temporary_folder=temporary_folder,
+            temporary_limit=temporary_limit,
+            progress=console.stage(bar),
         )
     counts, rows = result.manifest["counts"], result.manifest["rows"]
-    lines = [
-        f"{'wrote' if result.fresh else 'unchanged, nothing to do:'} {out}: {counts['examples']:,} examples in "
+    done = f"appended {len(result.appended)} files to" if result.appended else "wrote"
+    lines = [f"made anew, because {result.why}"] if result.why else []
+    lines += [
+        f"{done if result.fresh else 'unchanged, nothing to do:'} {out}: {counts['examples']:,} examples in "
         f"{counts['requests']:,} requests, events: "
         + ", ".join(f"{k} {v:,}" for k, v in counts["events"].items())
     ]
     if rows.get("deduplicated"):
         lines.append(f"dropped as exact duplicates: {rows['deduplicated']:,} rows")
     for reason, count in rows["quarantined"].items():
-        lines.append(f"quarantined: {count:,} rows, {reason} ({out / 'quarantine.parquet'})")
+        lines.append(f"quarantined: {count:,} rows, {reason} (quarantine.parquet in {out} and its segments)")
     lines.append(f"next: opengem train RUN.toml data={out}")
-    console.result({"folder": out, "fresh": result.fresh, **result.manifest}, *lines)
+    did = {"fresh": result.fresh, "appended": result.appended, "why": result.why}
+    console.result({"folder": out, **did, **result.manifest}, *lines)

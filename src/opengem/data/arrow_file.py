@@ -146,28 +146,35 @@ def _numpy_dtype(kind: pa.DataType) -> np.dtype:
     return np.dtype(object) if _is_text(kind) else np.dtype(kind.to_pandas_dtype())
 
 
+def _mapped(path: Path) -> pa.Table:
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path), "r")).read_all()
+    except FileNotFoundError as error:
+        raise DataError(f"{path} must be part of the data set and is missing. Run ingest again.") from error
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} must be an Arrow IPC file. Received: {error}. Run ingest again.") from error
+
+
 class ArrowFile:
-    """An uncompressed Arrow IPC file, memory-mapped: nothing is read before a row is gathered.
+    """Uncompressed Arrow IPC files, memory-mapped and read as one: nothing is read before a row is gathered.
 
     Args:
-        path: The file.
+        paths: The file, or the parts of it in order, all with the same columns.
 
     Raises:
-        DataError: The file is missing or is no Arrow IPC file.
+        DataError: A file is missing, is no Arrow IPC file, or has other columns than the first.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
-        try:
-            self._table = pa.ipc.open_file(pa.memory_map(str(path), "r")).read_all()
-        except FileNotFoundError as error:
-            raise DataError(
-                f"{path} must be part of the data set and is missing. Run ingest again."
-            ) from error
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(
-                f"{path} must be an Arrow IPC file. Received: {error}. Run ingest again."
-            ) from error
+    def __init__(self, *paths: Path):
+        self.path = paths[0]
+        parts = [_mapped(path) for path in paths]
+        for path, part in zip(paths, parts, strict=True):
+            if part.schema != parts[0].schema:
+                raise DataError(
+                    f"{path} must have the columns of {self.path}. Received: {part.schema.names} against "
+                    f"{parts[0].schema.names}. Run ingest again."
+                )
+        self._table = pa.concat_tables(parts)
         self._columns: dict[str, Column] = {}
 
     @property
@@ -179,6 +186,10 @@ class ArrowFile:
     def names(self) -> list[str]:
         """Names of the columns."""
         return self._table.column_names
+
+    def table(self, names: list[str]) -> pa.Table:
+        """Return some columns as they lie in the mapped files."""
+        return self._table.select(names)
 
     def column(self, name: str) -> Column:
         """Return the column `name`.

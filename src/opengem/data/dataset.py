@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from opengem.data.arrow_file import ArrowFile, Column, rows_of_slices
+from opengem.data.matured_labels import MaturedLabels
+from opengem.data.segments import Segments
 from opengem.errors import ConfigError, DataError, nearest
 from opengem.jagged import Batch, History, JaggedTensor
 from opengem.schema.inputs import FeatureInput, InputSpec, StreamInput
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout on disk that this code reads."""
 
 
@@ -34,12 +36,16 @@ class Dataset:
         self.folder = folder
         self.manifest = manifest
         self.inputs = inputs
-        self._examples = ArrowFile(folder / "examples.arrow")
-        self._requests = ArrowFile(folder / "requests.arrow")
-        self._users = ArrowFile(folder / "users.arrow")
-        self._ads = ArrowFile(folder / "ads.arrow")
+        self._segments = Segments(folder, manifest)
+        self._requests = self._segments.requests
+        self._examples = self._segments.file("examples.arrow")
+        self._users = self._segments.file("users.arrow")
+        self._ads = self._segments.file("ads.arrow")
         self._places = {f.name: self._place(f) for f in inputs.features}
-        self._sequences: dict[tuple[str, int], ArrowFile] = {}
+        self._labels = {
+            t.name: MaturedLabels(self._examples.column(f"y_{t.name}"), self._segments, t.name)
+            for t in inputs.tasks
+        }
 
     @classmethod
     def open(cls, folder: str | Path) -> "Dataset":
@@ -51,25 +57,18 @@ class Dataset:
         folder = Path(folder)
         try:
             manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-            inputs = InputSpec.from_dict(json.loads((folder / "inputs.json").read_text("utf-8")))
+            inputs = InputSpec.from_dict(manifest["inputs"]) if manifest.get("format") == FORMAT else None
         except FileNotFoundError as error:
             raise DataError(
                 f"{folder} must hold a finished data set. Received: no {Path(error.filename).name}. "
                 "Make one with ingest."
             ) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{folder} holds a damaged manifest.json or inputs.json ({error}). Run ingest again."
-            ) from error
-        if manifest.get("format") != FORMAT:
+            raise DataError(f"{folder} holds a damaged manifest.json ({error}). Run ingest again.") from error
+        if inputs is None:
             raise DataError(
                 f"{folder}/manifest.json must be of format {FORMAT}. Received: {manifest.get('format')}. "
                 "Run ingest again with this version."
-            )
-        if manifest["schema"]["fingerprint"] != inputs.fingerprint:
-            raise DataError(
-                f"{folder}: manifest.json and inputs.json must carry one schema fingerprint. Received: "
-                f"{manifest['schema']['fingerprint']} and {inputs.fingerprint}. Run ingest again."
             )
         for name, facts in manifest.get("files", {}).items():
             path = folder / name
@@ -110,6 +109,8 @@ class Dataset:
         Raises:
             DataError: There is no such column.
         """
+        if name.startswith("y_") and name[2:] in self._labels:
+            return self._labels[name[2:]].values
         return self._examples.column(name).values
 
     def split(self, name: str) -> range:
@@ -187,7 +188,7 @@ class Dataset:
             "ads": self._examples.column("ad_row").gather(rows),
         }
         features = self._read_features(at)
-        labels = {t.name: self._examples.column(f"y_{t.name}").gather(rows) for t in self.inputs.tasks}
+        labels = {t.name: self._labels[t.name].gather(rows) for t in self.inputs.tasks}
         longest = self.history_limits(history)
         return Batch(
             **features,
@@ -265,38 +266,36 @@ class Dataset:
         return parts
 
     def _read_history(self, stream: StreamInput, requests: np.ndarray, longest: int) -> History:
-        """Read the newest `longest` events before each request, grouped by bucket file."""
-        end = self._requests.column(f"end_{stream.name}").gather(requests)
-        start = np.maximum(self._requests.column(f"start_{stream.name}").gather(requests), end - longest)
-        lengths = end - start
-        firsts = np.cumsum(lengths) - lengths
-        total = int(lengths.sum())
+        """Read the newest `longest` events before each request, grouped by segment and bucket file."""
+        pieces = list(self._segments.newest(stream.name, requests, longest))
+        lengths = np.zeros(len(requests), np.int64)
+        for _, start, end in pieces:
+            lengths += end - start
+        lasts = np.cumsum(lengths)
+        total = int(lasts[-1]) if len(lasts) else 0
         times = np.empty(total, dtype=np.int64)
         ids = {a.name: np.empty(total, dtype=np.int64) for a in stream.attributes if a.kind == "id"}
         numbers = {a.name: np.empty(total, dtype=np.float32) for a in stream.attributes if a.kind == "number"}
-        bucket = self._requests.column("bucket").gather(requests)
-        for number in np.unique(bucket[lengths > 0]):
-            inside = bucket == number
-            source = rows_of_slices(start[inside], lengths[inside])
-            target = rows_of_slices(firsts[inside], lengths[inside])
-            file = self._sequence_file(stream.name, int(number))
-            times[target] = file.column("time").gather(source)
-            for name, out in (ids | numbers).items():
-                out[target] = file.column(f"a_{name}").gather(source)
-        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
+        users = self._requests.column("user").gather(requests)
+        after = lasts.copy()  # where the events of newer segments begin
+        for segment, start, end in pieces:
+            here = end - start
+            after -= here
+            bucket = users % self._segments.all[segment].buckets
+            for number in np.unique(bucket[here > 0]):
+                inside = bucket == number
+                source = rows_of_slices(start[inside], here[inside])
+                target = rows_of_slices(after[inside], here[inside])
+                file = self._segments.events(segment, stream.name, int(number))
+                times[target] = file.column("time").gather(source)
+                for name, out in (ids | numbers).items():
+                    out[target] = file.column(f"a_{name}").gather(source)
         return History(
             ids={name: torch.from_numpy(values) for name, values in ids.items()},
             numbers={name: _number(values) for name, values in numbers.items()},
             times=torch.from_numpy(times),
-            offsets=torch.from_numpy(offsets),
+            offsets=torch.from_numpy(np.concatenate([np.zeros(1, np.int64), lasts])),
         )
-
-    def _sequence_file(self, stream: str, bucket: int) -> ArrowFile:
-        key = (stream, bucket)
-        if key not in self._sequences:
-            path = self.folder / "sequences" / stream / f"bucket-{bucket:05d}.arrow"
-            self._sequences[key] = ArrowFile(path)
-        return self._sequences[key]
 
     def _place(self, feature: FeatureInput) -> tuple[str, Column]:
         """Return where a feature is stored and its column; a user's or ad's own table comes second."""

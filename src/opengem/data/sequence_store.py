@@ -34,7 +34,6 @@ def write_bucket(
     events: BucketEvents,
     request_user: np.ndarray,
     request_time: np.ndarray,
-    user_keys: pa.Table,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Write the files of one bucket and return where the history of each of its requests lies.
 
@@ -48,7 +47,6 @@ def write_bucket(
         events: The events of the bucket's users.
         request_user: `(R,)` int64 user of each request of these users.
         request_time: `(R,)` int64 Unix ms.
-        user_keys: Columns `user` (int64) and `user_key` (string) of the bucket's users.
 
     Returns:
         `start` and `end`, `(R,)` int64 rows of the bucket's file, end exclusive.
@@ -61,14 +59,9 @@ def write_bucket(
     write_table(folder / f"bucket-{bucket:05d}.arrow", pa.table(columns))
     numbers, firsts = np.unique(user, return_index=True)
     lasts = np.append(firsts, len(user))[1:]
-    known = user_keys.column("user").to_numpy()
-    at = np.argsort(known, kind="stable")
-    keys = user_keys.column("user_key").take(pa.array(at[np.searchsorted(known[at], numbers)]))
+    spans = {"user": numbers, "start": firsts, "end": lasts}
     write_table(
-        folder / f"users-{bucket:05d}.arrow",
-        pa.table(
-            {"user_key": keys, "start": pa.array(firsts, pa.int64()), "end": pa.array(lasts, pa.int64())}
-        ),
+        folder / f"users-{bucket:05d}.arrow", pa.table({n: pa.array(v, pa.int64()) for n, v in spans.items()})
     )
     start = np.searchsorted(user, request_user, side="left")
     return start.astype(np.int64), _ends(user, available, request_user, request_time)

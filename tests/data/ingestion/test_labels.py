@@ -35,6 +35,8 @@ def test_the_window_holds_its_end_but_not_its_start(log):
         "positives": 2,
         "other_surfaces": 0,
         "immature": 0,
+        "train_labelled": 6,
+        "train_positives": 2,
     }
 
 

@@ -70,6 +70,8 @@ def test_faulty_rows_are_quarantined_with_what_they_held(log):
         "positives": 1,
         "other_surfaces": 0,
         "missing": 2,
+        "train_labelled": 2,
+        "train_positives": 1,
     }
     found = {q["row"]: json.loads(q["content"]) for q in stored.quarantine()}
     assert [found[k]["click"] for k in (1, 2, 3, 4)] == [-1.0, 2.0, 0.5, "inf"]

@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from opengem.errors import ConfigError
 _AT_FDCWD = -100
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _MARK = ".ingest-"
+_SEGMENT = ".segment-"
 
 
 @contextmanager
@@ -43,6 +45,63 @@ def fresh_folder(out: Path) -> Iterator[Path]:
     finally:
         os.close(lock)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def fresh_segment(out: Path, number: int) -> Iterator[Path]:
+    """Give a new folder inside the data set `out` that becomes `segments/NNNNN` when the block ends well.
+
+    The data set does not know of it until its manifest is replaced, so a kill leaves the old data set whole; a
+    segment that the manifest does not know is what such a kill left, and is replaced.
+    """
+    for leftover in out.glob(f"{_SEGMENT}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    folder = out / f"{_SEGMENT}{uuid.uuid4().hex[:12]}"
+    folder.mkdir()
+    try:
+        yield folder
+        place = out / segment_name(number)
+        shutil.rmtree(place, ignore_errors=True)
+        place.parent.mkdir(exist_ok=True)
+        os.rename(folder, place)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def segment_name(number: int) -> str:
+    """Return the folder of a segment, relative to the data set."""
+    return f"segments/{number:05d}"
+
+
+@contextmanager
+def only_writer(out: Path) -> Iterator[None]:
+    """Hold the right to write `out`; a process that dies gives it back.
+
+    Raises:
+        ConfigError: Another process holds it.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    path = out.parent / f".{out.name}.lock"
+    while True:
+        lock = os.open(path, os.O_CREAT | os.O_RDWR)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(lock, 200, 0).decode(errors="replace").strip() or "another process"
+            os.close(lock)
+            raise ConfigError(
+                f"out must be written by one process at a time. Received: {out}, held by {holder}"
+            ) from None
+        if path.exists() and os.stat(path).st_ino == os.fstat(lock).st_ino:
+            break
+        os.close(lock)  # its holder has just removed it
+    try:
+        os.truncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}".encode(), 0)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(lock)
 
 
 def check_replaceable(out: Path) -> None:

@@ -1,5 +1,6 @@
 """The manifest: what ingest counted, and the checksums of what it wrote. It is written last."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from opengem.data.encoder import Encoder
+from opengem.data.ingestion.folder import segment_name
 from opengem.data.ingestion.join.examples import Examples, training
 from opengem.data.ingestion.read.plan import Plan
 from opengem.data.ingestion.read.sources import sha256_of
 from opengem.data.ingestion.work_database import one_row
+from opengem.data.segments import BASE
 from opengem.schema.inputs import (
     AttributeInput,
     FeatureInput,
@@ -24,7 +27,7 @@ from opengem.schema.inputs import (
 )
 from opengem.schema.words import Schema
 
-FORMAT = 1
+FORMAT = 2
 _NOT_DATA = ("manifest.json", "schema.toml", "quarantine.parquet")
 
 
@@ -41,13 +44,16 @@ class Facts:
     events: dict[str, int] = field(default_factory=dict)
     early: dict[str, int] = field(default_factory=dict)
     labels: dict[str, dict[str, int]] = field(default_factory=dict)
-    base_rates: dict[str, float] = field(default_factory=dict)
     vocabularies: dict[str, dict[str, int]] = field(default_factory=dict)
     history_lengths: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     storage: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     splits: dict[str, tuple[int, int]] = field(default_factory=dict)
     train_end: int = 0
+    latest: int = 0
+    log_ends: dict[str, int | None] = field(default_factory=dict)
+    buckets: int = 1
+    spec: InputSpec | None = None
 
     def set_examples(self, examples: Examples) -> None:
         """Take over what is known of the examples."""
@@ -55,24 +61,42 @@ class Facts:
         self.splits = examples.splits
         self.train_end = examples.train_end
 
+    def count_matured(self, matured: dict[str, np.ndarray]) -> None:
+        """Count labels of earlier examples that matured.
+
+        Args:
+            matured: `row` `(n,)`, and task -> `(2, n)` float32, the label before and now, NaN where masked.
+        """
+        train = self.splits["train"]
+        inside = (matured["row"] >= train[0]) & (matured["row"] < train[1])
+        for task, counts in self.labels.items():
+            if task in matured:
+                before, now = matured[task]
+                counts["labelled"] += int(np.isnan(before).sum() - np.isnan(now).sum())
+                counts["immature"] -= int(np.isnan(before).sum() - np.isnan(now).sum())
+                counts["positives"] += int(np.nansum(now) - np.nansum(before))
+                counts["train_labelled"] += int(np.isnan(before[inside]).sum() - np.isnan(now[inside]).sum())
+                counts["train_positives"] += int(np.nansum(now[inside]) - np.nansum(before[inside]))
+
 
 def label_counts(con: Any, schema: Schema, facts: Facts) -> None:
-    """Count labels of each task, over all examples, and the base rate of the training window."""
+    """Count labels of each task, over all examples, and in the training window."""
     facts.labels = {task.name: facts.labels.get(task.name, {}) for task in schema.tasks}
     for task in schema.tasks:
         y = f'"y_{task.name}"'
         here = "TRUE"
         if task.surfaces:
             here = "surface IN (" + ", ".join("'" + s.replace("'", "''") + "'" for s in task.surfaces) + ")"
-        labelled, positives, masked, elsewhere, rate = one_row(
+        labelled, positives, masked, elsewhere, trained, trained_positives = one_row(
             con,
             f"SELECT count({y}), coalesce(sum({y}), 0), count(*) FILTER ({y} IS NULL AND {here}), "
-            f"count(*) FILTER (NOT coalesce({here}, FALSE)), avg({y}) FILTER ({training(schema)}) FROM labelled",
+            f"count(*) FILTER (NOT coalesce({here}, FALSE)), count({y}) FILTER ({training(schema)}), "
+            f"coalesce(sum({y}) FILTER ({training(schema)}), 0) FROM labelled",
         )
         counts = facts.labels[task.name]
         counts |= {"labelled": labelled, "positives": int(positives), "other_surfaces": elsewhere}
+        counts |= {"train_labelled": trained, "train_positives": int(trained_positives)}
         counts["immature" if task.event else "missing"] = masked
-        facts.base_rates[task.name] = 0.5 if rate is None else float(rate)
 
 
 def input_spec(schema: Schema, plan: Plan, encoder: Encoder, facts: Facts) -> InputSpec:
@@ -100,7 +124,8 @@ def input_spec(schema: Schema, plan: Plan, encoder: Encoder, facts: Facts) -> In
             for s in schema.streams
         ),
         tasks=tuple(
-            TaskInput(name=t.name, given=t.given, base_rate=facts.base_rates[t.name]) for t in schema.tasks
+            TaskInput(name=t.name, given=t.given, base_rate=_base_rate(facts.labels[t.name]))
+            for t in schema.tasks
         ),
         surfaces=encoder.surfaces,
         ad_feature=own[0] if own else "",
@@ -108,43 +133,98 @@ def input_spec(schema: Schema, plan: Plan, encoder: Encoder, facts: Facts) -> In
     )
 
 
-def storage(con: Any, folder: Path, slices: dict[str, tuple[np.ndarray, np.ndarray]], facts: Facts) -> None:
-    """Weigh the store against one copy of the history for each example."""
+def _base_rate(counts: dict[str, int]) -> float:
+    return counts["train_positives"] / counts["train_labelled"] if counts["train_labelled"] else 0.5
+
+
+def storage(con: Any, folder: Path, lengths: dict[str, np.ndarray], facts: Facts) -> None:
+    """Weigh a segment against one copy of the history for each of its examples.
+
+    Args:
+        con: Connection of the work database.
+        folder: The segment.
+        lengths: Stream -> length of each request's history.
+        facts: Gets `storage` and the number of ads.
+    """
     per_request = con.sql("SELECT request, count(*) AS n FROM examples GROUP BY request ORDER BY request")
     examples = per_request.fetchnumpy()["n"]
     store, copied = 0, 0.0
-    for name, (start, end) in slices.items():
+    for name, length in lengths.items():
         size = sum(f.stat().st_size for f in (folder / "sequences" / name).iterdir())
         store += size
-        copied += float(np.dot(end - start, examples)) * size / max(facts.events[name], 1)
-    events = sum(facts.events.values())
+        copied += float(np.dot(length, examples)) * size / max(facts.events[name], 1)
     rows = (folder / "examples.arrow").stat().st_size + (folder / "requests.arrow").stat().st_size
-    facts.storage = {
-        "bytes_store": store,
-        "bytes_copied_estimate": int(copied),
-        "bytes_per_event": round(store / max(events, 1), 3),
-        "bytes_per_example": round(rows / facts.counts["examples"], 3),
-    }
-    (ads,) = one_row(con, "SELECT count(*) FROM ads")
-    facts.counts["ads"] = ads
+    facts.storage = {"bytes_store": store, "bytes_copied_estimate": int(copied), "bytes_rows": rows}
+    (facts.counts["ads"],) = one_row(con, "SELECT count(*) FROM ads")
+
+
+def schema_content(schema: Schema) -> str:
+    """Return a fingerprint of all that the schema says, whatever the place of its file."""
+    said = dataclasses.asdict(dataclasses.replace(schema, root="", text=""))
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def write_manifest(
     folder: Path, schema: Schema, facts: Facts, source_fingerprint: str, sources: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Write `manifest.json`, last and in one step, and return it."""
-    paths = sorted(p for p in folder.rglob("*") if p.is_file() and not _is_hidden(p, folder))
-    files = {
-        str(p.relative_to(folder)): {"bytes": p.stat().st_size, "sha256": sha256_of(p)}
-        for p in paths
-        if p.name != "manifest.json"
-    }
+    """Write `schema.toml` and, last and in one step, `manifest.json` of a new data set; return the manifest."""
+    assert facts.spec is not None
+    (folder / "schema.toml").write_text(schema.text, encoding="utf-8")
+    files = _describe(folder, folder)
     content = json.dumps([(name, f["sha256"]) for name, f in files.items() if name not in _NOT_DATA])
+    segment = {"folder": BASE, "buckets": facts.buckets} | _counted(facts)
     manifest = {
         "format": FORMAT,
-        "schema": {"name": schema.name, "fingerprint": schema.fingerprint},
+        "schema": {"name": schema.name, "fingerprint": schema.fingerprint, "content": schema_content(schema)},
         "source_fingerprint": source_fingerprint,
         "data_fingerprint": hashlib.sha256(content.encode()).hexdigest(),
+        "inputs": facts.spec.to_dict(),
+        **_record(facts),
+        "vocabularies": facts.vocabularies,
+        "segments": [segment],
+        "files": files,
+        "sources": sources,
+    }
+    return _replace(folder, manifest)
+
+
+def append_to_manifest(
+    out: Path,
+    number: int,
+    schema: Schema,
+    old: dict[str, Any],
+    facts: Facts,
+    source_fingerprint: str,
+    sources: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Make segment `number` part of the data set `out`, by its manifest in one step; return the manifest."""
+    folder = segment_name(number)
+    files = _describe(out / folder, out)
+    content = json.dumps([old["data_fingerprint"], [(n, f["sha256"]) for n, f in files.items()]])
+    record = _sum(old, _record(facts))
+    assert facts.spec is not None
+    tasks = tuple(
+        dataclasses.replace(t, base_rate=_base_rate(record["labels"][t.name])) for t in facts.spec.tasks
+    )
+    manifest = old | record
+    manifest |= {
+        "source_fingerprint": source_fingerprint,
+        "data_fingerprint": hashlib.sha256(content.encode()).hexdigest(),
+        "segments": [*old["segments"], {"folder": folder, "buckets": facts.buckets} | _counted(facts)],
+        "inputs": dataclasses.replace(facts.spec, tasks=tasks).to_dict(),
+        "files": old["files"] | files,
+        "sources": sources,
+    }
+    return _replace(out, manifest)
+
+
+def _counted(facts: Facts) -> dict[str, int]:
+    return {name: facts.counts[name] for name in ("examples", "requests")}
+
+
+def _record(facts: Facts) -> dict[str, Any]:
+    """Return what was counted; numbers of an append are added to those before, see `_sum`."""
+    record: dict[str, Any] = {
         "counts": facts.counts | {"events": facts.events},
         "rows": {
             "read": facts.read,
@@ -154,22 +234,70 @@ def write_manifest(
             "copies": facts.copies,
             "passed_over": facts.passed_over,
         },
-        "splits": {name: list(rows) for name, rows in facts.splits.items()},
-        "train_end": facts.train_end,
         "history_lengths": facts.history_lengths,
-        "storage": facts.storage,
-        "immature": {task: n["immature"] for task, n in facts.labels.items() if "immature" in n},
         "labels": facts.labels,
-        "vocabularies": facts.vocabularies,
         "null_elements": facts.null_elements,
         "events_before_own_request": facts.early,
-        "files": files,
-        "sources": sources,
+        "storage": facts.storage,
+        "splits": {name: list(rows) for name, rows in facts.splits.items()},
+        "train_end": facts.train_end,
+        "latest": facts.latest,
+        "log_ends": facts.log_ends,
     }
+    return _derived(record)
+
+
+def _derived(record: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what follows from what was counted."""
+    record["immature"] = {task: n["immature"] for task, n in record["labels"].items() if "immature" in n}
+    storage, counts = record["storage"], record["counts"]
+    storage["bytes_per_event"] = round(storage["bytes_store"] / max(sum(counts["events"].values()), 1), 3)
+    storage["bytes_per_example"] = round(storage["bytes_rows"] / max(counts["examples"], 1), 3)
+    return record
+
+
+def _sum(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of both together."""
+    added = ("counts", "rows", "labels", "null_elements", "events_before_own_request", "storage")
+    total = {name: _added(old[name], new[name]) for name in added}
+    total |= {name: new[name] for name in ("splits", "train_end", "latest", "log_ends")}
+    total["history_lengths"] = {
+        stream: _joined(found, new["history_lengths"][stream])
+        for stream, found in old["history_lengths"].items()
+    }
+    return _derived(total)
+
+
+def _added(a: Any, b: Any) -> Any:
+    if isinstance(a, dict):
+        return {
+            k: _added(a[k], b[k]) if k in a and k in b else a.get(k, b.get(k)) for k in [*a, *(b.keys() - a)]
+        }
+    return a + b
+
+
+def _joined(a: dict[str, list[int]], b: dict[str, list[int]]) -> dict[str, list[int]]:
+    size = max(len(a["counts"]), len(b["counts"]))
+    counts = [sum(h["counts"][i] for h in (a, b) if i < len(h["counts"])) for i in range(size)]
+    return {"edges": max(a["edges"], b["edges"], key=len), "counts": counts}
+
+
+def _describe(folder: Path, root: Path) -> dict[str, dict[str, Any]]:
+    """Return size and checksum of all files below `folder`, named relative to `root`."""
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and not _is_hidden(p, folder))
+    return {str(p.relative_to(root)): _file(p) for p in paths if p.name != "manifest.json"}
+
+
+def _file(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def _replace(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     waiting = folder / ".manifest.json"
-    waiting.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(manifest, indent=1) + "\n"
+    waiting.write_text(text, encoding="utf-8")
     os.replace(waiting, folder / "manifest.json")
-    return manifest
+    return json.loads(text)
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:

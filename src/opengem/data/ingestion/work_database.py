@@ -2,8 +2,10 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,35 +62,58 @@ def memory_limit_bytes(con: Any) -> int:
     return int(float(number) * {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}[unit])
 
 
-@contextmanager
-def translated_errors(room: dict[str, Any], work: Path) -> Iterator[None]:
-    """Turn a lack of room into an error that names the limits and the folder.
+@dataclass(frozen=True)
+class Room:
+    """How much an ingest may take.
 
-    Raises:
-        DataError: Memory and temporary folder together did not suffice.
+    Attributes:
+        memory_limit: Memory of the joins, such as "2GB"; beyond it they spill.
+        temporary_limit: Most that may be spilled, such as "50GB"; None for what the disk holds.
+        temporary_folder: Where to spill; None for inside the folder that is being written.
+        workers: Threads; None for all cores that the process may use.
     """
-    import duckdb
 
-    try:
-        yield
-    except (
-        duckdb.OutOfMemoryException,
-        duckdb.IOException,
-        duckdb.TransactionException,
-        MemoryError,
-    ) as error:
-        raise _no_room(room, work, error) from None
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _no_room(room, work, error) from None
-        raise
+    memory_limit: str
+    temporary_limit: str | None
+    temporary_folder: Path | None
+    workers: int | None
 
+    @contextmanager
+    def database(self, folder: Path) -> Iterator[tuple[Any, Path]]:
+        """Open a work database for what is written to `folder`; yields its connection and the folder to spill to.
 
-def _no_room(room: dict[str, Any], work: Path, error: BaseException) -> DataError:
-    first = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return DataError(
-        f"ingest must have room for its joins. Received: {first}\n"
-        f"  memory_limit = {room['memory_limit']}, temporary_folder = {work.parent}, "
-        f"temporary_limit = {room['temporary_limit'] or 'the disk'}\n"
-        "  fix: raise memory_limit or temporary_limit, or set temporary_folder to a larger disk"
-    )
+        Raises:
+            DataError: Memory and temporary folder together did not suffice.
+        """
+        import duckdb
+
+        work = (self.temporary_folder or folder) / f".work-{os.getpid()}"
+        work.mkdir(parents=True)
+        try:
+            con = open_work_database(work, self.workers, self.memory_limit, self.temporary_limit)
+            try:
+                yield con, work
+            finally:
+                con.close()
+        except (
+            duckdb.OutOfMemoryException,
+            duckdb.IOException,
+            duckdb.TransactionException,
+            MemoryError,
+        ) as error:
+            raise self._exceeded(work, error) from None
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise self._exceeded(work, error) from None
+            raise
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def _exceeded(self, work: Path, error: BaseException) -> DataError:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return DataError(
+            f"ingest must have room for its joins. Received: {first}\n"
+            f"  memory_limit = {self.memory_limit}, temporary_folder = {work.parent}, "
+            f"temporary_limit = {self.temporary_limit or 'the disk'}\n"
+            "  fix: raise memory_limit or temporary_limit, or set temporary_folder to a larger disk"
+        )

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from opengem.data.arrow_sink import ArrowSink
 from opengem.data.encoder import Encoder, derived_ids
+from opengem.data.ingestion.join.before import Before
 from opengem.data.ingestion.read.plan import Plan
 from opengem.data.sequence_store import BucketEvents, write_bucket
 from opengem.schema.words import Attribute, Feature, Schema, Stream
@@ -54,8 +55,18 @@ def _stream_of(con: Any, query: str) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batch])
 
 
-def write_entities(con: Any, schema: Schema, plan: Plan, encoder: Encoder, folder: Path, name: str) -> None:
-    """Write `users.arrow` or `ads.arrow`: row 0 is all missing, the others in the order of their keys.
+def write_people(con: Any, before: Before, folder: Path) -> None:
+    """Write `people.arrow`: the keys of the users who had not acted before, in the order of their numbers."""
+    query = f'SELECT "user" AS user_key FROM people WHERE number >= {before.users} ORDER BY number'
+    with ArrowSink(folder / "people.arrow", pa.schema([("user_key", pa.string())])) as sink:
+        for rows in _stream_of(con, query):
+            sink.add(rows)
+
+
+def write_entities(
+    con: Any, schema: Schema, plan: Plan, encoder: Encoder, before: Before, folder: Path, name: str
+) -> None:
+    """Write `users.arrow` or `ads.arrow`: the first row of all is all missing, the others in the order of their keys.
 
     The ads also hold what an event takes over from its item, as `a_STREAM.NAME`, for serving.
     """
@@ -66,10 +77,12 @@ def write_entities(con: Any, schema: Schema, plan: Plan, encoder: Encoder, folde
     fields += [(f"f_{f.name}", feature_type(f, encoder)) for f in features]
     fields += [(f"a_{s.name}.{a.name}", pa.int32() if a.kind == "id" else pa.float32()) for s, a in taken]
     with ArrowSink(folder / f"{name}.arrow", pa.schema(fields)) as sink:
+        first = {"users": before.user_rows, "ads": before.ad_rows}[name]
         nothing = [encode_feature(f, encoder, pa.nulls(1)) for f in features]
         nothing += [pa.array(encode_attribute(s, a, encoder, pa.nulls(1))) for s, a in taken]
         none = [pa.nulls(1, pa.string()), pa.array([0], pa.int64()), *nothing]
-        sink.add(pa.table(none, names=[n for n, _ in fields]))
+        if first == 1:  # there is nothing before
+            sink.add(pa.table(none, names=[n for n, _ in fields]))
         for rows in _stream_of(con, f"SELECT * FROM {name} ORDER BY row"):
             arrays = [rows.column("key"), rows.column("known")]
             arrays += [encode_feature(f, encoder, rows.column(f"f_{f.name}")) for f in features]
@@ -139,23 +152,25 @@ def write_requests(
     plan: Plan,
     encoder: Encoder,
     folder: Path,
-    buckets: int,
     slices: dict[str, tuple[np.ndarray, np.ndarray]],
 ) -> None:
-    """Write `requests.arrow`: where each request's examples, user, bucket and histories are."""
+    """Write `requests.arrow`: where each request's examples, user and histories are; its key if the log has one."""
     features = features_at(schema, plan, "impressions", ("user",))
     fields = [
         ("first_example", pa.int64()),
         ("time", pa.int64()),
         ("user", pa.int64()),
         ("user_row", pa.int32()),
-        ("bucket", pa.int32()),
         *((f"{side}_{name}", pa.int64()) for name in slices for side in ("start", "end")),
         *((f"f_{f.name}", feature_type(f, encoder)) for f in features),
     ]
+    keyed = bool(schema.impressions.key)
+    if keyed:
+        fields.append(("request_key", pa.string()))
+    key = ", r.key" if keyed else ""
     names = "".join(f', e."f_{f.name}"' for f in features)
     query = (
-        f'SELECT e.row AS first_example, r."time", r.number, r.user_row, (r.number % {buckets})::INTEGER AS bucket'
+        f'SELECT e.row AS first_example, r."time", r.number, r.user_row{key}'
         f"{names} FROM requests r JOIN (SELECT request, min(row) AS row FROM examples GROUP BY request) f "
         "ON f.request = r.request JOIN examples e ON e.row = f.row ORDER BY r.request"
     )
@@ -163,9 +178,10 @@ def write_requests(
     with ArrowSink(folder / "requests.arrow", pa.schema(fields)) as sink:
         for rows in _stream_of(con, query):
             part = slice(done, done + rows.num_rows)
-            arrays = [rows.column(n) for n in ("first_example", "time", "number", "user_row", "bucket")]
+            arrays = [rows.column(n) for n in ("first_example", "time", "number", "user_row")]
             arrays += [pa.array(array[part]) for pair in slices.values() for array in pair]
             arrays += [encode_feature(f, encoder, rows.column(f"f_{f.name}")) for f in features]
+            arrays += [rows.column("key")] if keyed else []
             sink.add(pa.table(arrays, names=[n for n, _ in fields]))
             done = part.stop
 
@@ -177,6 +193,7 @@ def write_stream(
     folder: Path,
     buckets: int,
     requests: int,
+    before: Before,
     work: Path,
     advance: Advance,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -191,17 +208,16 @@ def write_stream(
     )
     for bucket in range(buckets):
         inside = f"number % {buckets} = {bucket}"
-        events = _bucket_events(con, stream, encoder, bucket, advance)
+        events = _bucket_events(con, stream, encoder, bucket, before, advance)
         asked = con.sql(f'SELECT request, number, "time" FROM requests WHERE {inside}').fetchnumpy()
-        keys = con.sql(
-            f'SELECT number AS "user", "user" AS user_key FROM people WHERE {inside}'
-        ).to_arrow_table()
-        where = asked["request"]
-        start[where], end[where] = write_bucket(target, bucket, events, asked["number"], asked["time"], keys)
+        where = asked["request"] - before.requests
+        start[where], end[where] = write_bucket(target, bucket, events, asked["number"], asked["time"])
     return start, end
 
 
-def _bucket_events(con: Any, stream: Stream, encoder: Encoder, bucket: int, advance: Advance) -> BucketEvents:
+def _bucket_events(
+    con: Any, stream: Stream, encoder: Encoder, bucket: int, before: Before, advance: Advance
+) -> BucketEvents:
     pieces: dict[str, list[np.ndarray]] = {name: [] for name in ("number", "available", "time", "pos")}
     encoded: dict[str, list[np.ndarray]] = {a.name: [] for a in stream.attributes}
     for rows in _stream_of(con, f'SELECT * FROM "s_{stream.name}" WHERE bucket = {bucket}'):
@@ -209,7 +225,10 @@ def _bucket_events(con: Any, stream: Stream, encoder: Encoder, bucket: int, adva
             values.append(rows.column(name).to_numpy())
         for a in stream.attributes:
             column = rows.column(f"a_{stream.name}.{a.name}")
-            encoded[a.name].append(encode_attribute(stream, a, encoder, column))
+            values = encode_attribute(stream, a, encoder, column)
+            if f"row_{a.name}" in rows.column_names:  # what its ad says was encoded when the ad was written
+                values = before.of_ads(stream, a, rows.column(f"row_{a.name}").to_numpy(), values)
+            encoded[a.name].append(values)
         advance(rows.num_rows)
 
     def joined(parts: list[np.ndarray], kind: type) -> np.ndarray:

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+from opengem.data.ingestion.join.before import Before
 from opengem.data.ingestion.read.plan import Plan
 from opengem.data.ingestion.work_database import one_row
 from opengem.schema.words import Attribute, Schema, Stream
 
 
-def make_events(con: Any, schema: Schema, plan: Plan, stream: Stream, buckets: int) -> tuple[int, int]:
+def make_events(
+    con: Any, schema: Schema, plan: Plan, stream: Stream, buckets: int, before: Before
+) -> tuple[int, int]:
     """Make the work table `s_STREAM`: bucket, user number, available, time, position and attributes of each event.
 
     An event is available from the latest of its time, its arrival and, where it carries a request, that request's
@@ -20,6 +23,8 @@ def make_events(con: Any, schema: Schema, plan: Plan, stream: Stream, buckets: i
         plan: Where the attributes are found.
         stream: The stream.
         buckets: Number of buckets; the rows of one lie together, so that one can be read without the others.
+        before: What was ingested already. Attributes of an ad that was written before are not among the columns; the
+            ad's row stands as `row_NAME` beside them.
 
     Returns:
         Number of events, and how many of them claim to be earlier than their own request.
@@ -34,8 +39,13 @@ def make_events(con: Any, schema: Schema, plan: Plan, stream: Stream, buckets: i
     joins = ' JOIN people p ON p."user" = o."user"'
     if by_request:
         joins += ' LEFT JOIN requests r ON r."user" = o."user" AND r.key = o.request'
-    if any(plan.attribute_place[stream.name, a.name] == "ads" for a in stream.attributes):
+    of_ads = [a.name for a in stream.attributes if plan.attribute_place[stream.name, a.name] == "ads"]
+    if of_ads:
         joins += f" LEFT JOIN ads a ON a.key = o.{item}"
+    rows = ""
+    if of_ads and before.ad_rows > 1:
+        joins += f" LEFT JOIN ads_before b ON b.key = o.{item}"
+        rows = "".join(f', coalesce(b.row, 0) AS "row_{name}"' for name in of_ads)
     where = ""
     if stream.types:
         listed = ", ".join("'" + t.replace("'", "''") + "'" for t in stream.types)
@@ -43,9 +53,9 @@ def make_events(con: Any, schema: Schema, plan: Plan, stream: Stream, buckets: i
     early = f'r."time" IS NOT NULL AND {known} < r."time"' if by_request else "FALSE"
     own = (
         f'SELECT p.number, {available} AS available, o."time", 0::BIGINT AS pos, {early} AS early, '
-        f"{', '.join(_own(a, stream, plan, item) for a in stream.attributes)} FROM {source} o{joins}{where}"
+        f"{', '.join(_own(a, stream, plan, item) for a in stream.attributes)}{rows} FROM {source} o{joins}{where}"
     )
-    ready = f" UNION ALL {_ready(stream, plan)}" if stream.ready else ""
+    ready = f" UNION ALL {_ready(stream, plan)}" if stream.ready and not before.examples else ""
     order = " ORDER BY bucket" if buckets > 1 else ""
     con.execute(
         f'CREATE TABLE "s_{stream.name}" AS '

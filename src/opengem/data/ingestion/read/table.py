@@ -38,6 +38,7 @@ def read_table(
     table: Table,
     uses: list[Use],
     content: list[str],
+    sizes: dict[str, int],
     advance: Callable[[int], None],
 ) -> Counts:
     """Read a table into the work table `t_NAME`, and its faulty rows into `quarantine`.
@@ -48,6 +49,7 @@ def read_table(
         table: What the schema says of the table.
         uses: Readings of its columns.
         content: Columns whose values together tell whether two rows are alike.
+        sizes: Vector feature -> its length, where it is known already.
         advance: Called with the number of rows after each batch.
 
     Raises:
@@ -58,6 +60,7 @@ def read_table(
     columns = ", ".join(f'"{name}" {kind}' for name, kind in types.items())
     con.execute(f'CREATE TABLE "{target}" ({columns})')
     counts = Counts()
+    counts.findings.sizes |= {f"f_{name}": size for name, size in sizes.items()}
     needed = list(dict.fromkeys([*(u.column for u in uses), *table.where, *content]))
     for number, file in enumerate(source.files):
         for start, batch in batches(file, needed, source.table):
