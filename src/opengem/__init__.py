@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opengem.data import Dataset, ingest
+    from opengem.data.compaction import compact
     from opengem.data.synth import SynthConfig, synth
     from opengem.loop.quickstart import quickstart
     from opengem.report import write_report
     from opengem.schema import load_schema
     from opengem.serving.export_run import export_run
     from opengem.serving.predict import predict
-    from opengem.serving.service import serve
+    from opengem.serving.server import serve
     from opengem.training.evaluate import compare_runs, evaluate
     from opengem.training.run import TrainingConfig, TrainRun
     from opengem.training.trainer import train
@@ -24,6 +25,7 @@ _HOME = {
     "SynthConfig": "opengem.data.synth",
     "TrainRun": "opengem.training.run",
     "TrainingConfig": "opengem.training.run",
+    "compact": "opengem.data.compaction",
     "compare_runs": "opengem.training.evaluate",
     "distill": "opengem.transfer.distill",
     "evaluate": "opengem.training.evaluate",
@@ -33,7 +35,7 @@ _HOME = {
     "load_schema": "opengem.schema",
     "predict": "opengem.serving.predict",
     "quickstart": "opengem.loop.quickstart",
-    "serve": "opengem.serving.service",
+    "serve": "opengem.serving.server",
     "synth": "opengem.data.synth",
     "train": "opengem.training.trainer",
     "write_report": "opengem.report",
@@ -45,6 +47,7 @@ __all__ = [
     "SynthConfig",
     "TrainRun",
     "TrainingConfig",
+    "compact",
     "compare_runs",
     "distill",
     "evaluate",

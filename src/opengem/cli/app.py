@@ -11,6 +11,7 @@ import typer
 
 from opengem.cli import (
     compare,
+    data,
     doctor,
     evaluate,
     export,
@@ -64,6 +65,9 @@ transfer_app = typer.Typer(help="From a teacher to its students: label, distill.
 transfer_app.command("label")(guarded(transfer.label_command))
 transfer_app.command("distill")(guarded(transfer.distill_command))
 app.add_typer(transfer_app, name="transfer")
+data_app = typer.Typer(help="What is done with a data set itself: compact.", no_args_is_help=True)
+data_app.command("compact")(guarded(data.compact_command))
+app.add_typer(data_app, name="data")
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ def write_bucket(
     user, available = events.user[order], events.available[order]
     columns: dict[str, pa.Array] = {"time": pa.array(events.time[order], pa.int64())}
     for name, values in events.attributes.items():
-        columns[f"a_{name}"] = pa.array(_smallest(values)[order])
+        columns[f"a_{name}"] = pa.array(smallest(values)[order])
     write_table(folder / f"bucket-{bucket:05d}.arrow", pa.table(columns))
     numbers, firsts = np.unique(user, return_index=True)
     lasts = np.append(firsts, len(user))[1:]
@@ -100,7 +100,7 @@ def _ends(
     return ends[: len(request_user)]
 
 
-def _smallest(values: np.ndarray) -> np.ndarray:
+def smallest(values: np.ndarray) -> np.ndarray:
     """Return embedding rows in the smallest integer type that holds them; numbers as they are."""
     if values.dtype.kind == "f":
         return values.astype(np.float32, copy=False)

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from opengem.data import Dataset, ingest
+from opengem.data import Dataset, compaction, ingest
+from opengem.data.compaction import compact
 from opengem.data.ingestion import run
 from opengem.data.ingestion.folder import only_writer
 from opengem.errors import ConfigError
@@ -159,6 +160,15 @@ def test_ten_appended_days_equal_one_ingest_of_all(tmp_path, seed, monkeypatch):
     whole = log.ingest("whole")
     a, b = _all(grown.folder), _all(whole.folder)
     assert_same(a, b)
+    shutil.copytree(grown.folder, tmp_path / "joined")
+    monkeypatch.setattr(compaction, "EVENTS_A_BUCKET", 150)
+    assert compact(tmp_path / "joined") == DAYS - BASE + 1
+    assert_same(_all(tmp_path / "joined"), b)
+    assert compact(tmp_path / "joined") == 1
+    assert not log.ingest("joined").fresh
+    _write_day(log, DAYS, random)
+    log.ingest("joined")
+    assert_same(_all(tmp_path / "joined"), _all(log.ingest("longer").folder))
     assert a.labels["buy_last"].sum() > 20
     assert {n: h.offsets[-1] > 100 for n, h in a.history.items()} == dict.fromkeys(
         ("acts", "bought", "shown"), True

@@ -218,6 +218,22 @@ def append_to_manifest(
     return _replace(out, manifest)
 
 
+def compacted_manifest(folder: Path, old: dict[str, Any], buckets: int) -> dict[str, Any]:
+    """Write the manifest of a data set whose segments became one, written to `folder`; return it."""
+    files = _describe(folder, folder)
+    content = json.dumps([(name, f["sha256"]) for name, f in files.items() if name not in _NOT_DATA])
+    counts = {name: old["counts"][name] for name in ("examples", "requests")}
+    sequences = sum(f["bytes"] for name, f in files.items() if name.startswith("sequences/"))
+    rows = sum(files[name]["bytes"] for name in ("examples.arrow", "requests.arrow"))
+    manifest = old | {
+        "data_fingerprint": hashlib.sha256(content.encode()).hexdigest(),
+        "segments": [{"folder": BASE, "buckets": buckets} | counts],
+        "files": files,
+        "storage": old["storage"] | {"bytes_store": sequences, "bytes_rows": rows},
+    }
+    return _replace(folder, _derived(manifest))
+
+
 def _counted(facts: Facts) -> dict[str, int]:
     return {name: facts.counts[name] for name in ("examples", "requests")}
 
