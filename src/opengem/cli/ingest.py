@@ -23,7 +23,8 @@ def command(
         Path | None, typer.Option(help="Where to spill (default: beside the data set).")
     ] = None,
     temporary_limit: Annotated[
-        str | None, typer.Option(help="Most that may be spilled, such as 50GB (default: what the disk holds).")
+        str | None,
+        typer.Option(help="Most that may be spilled, such as 50GB (default: what the disk holds)."),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
