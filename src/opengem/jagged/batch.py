@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from opengem.jagged.jagged_tensor import JaggedTensor
+from opengem.jagged.jagged_tensor import JaggedTensor, check_offsets
 
 
 @dataclass
@@ -20,12 +20,19 @@ class History:
         numbers: Number attributes, each `(L,)` float32, standardised, 0 where missing.
         times: `(L,)` int64, Unix ms; `MISSING_TIME` where an event has none.
         offsets: `(R + 1,)` int64.
+
+    Raises:
+        ConfigError: The offsets do not cut the events into rows; see `JaggedTensor`.
     """
 
     ids: dict[str, Tensor]
     numbers: dict[str, Tensor]
     times: Tensor
     offsets: Tensor
+
+    def __post_init__(self) -> None:
+        """Check the offsets against the events."""
+        check_offsets(self.offsets, self.times)
 
 
 @dataclass
