@@ -1,3 +1,4 @@
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,9 @@ from opengem.data import Dataset, ingest
 from opengem.models.vertical import VerticalConfig
 from opengem.schema import load_schema
 from opengem.serving.export import export
+from opengem.serving.live import LivePackage
 from opengem.serving.predictor import Predictor
+from opengem.serving.service import ServiceLimits, create_app
 from opengem.serving.stored_request import RawLogs
 from tests.serving import raw_logs
 
@@ -34,3 +37,19 @@ def made(tmp_path_factory):
         predictor=Predictor.load(package),
         logs=RawLogs(schema, data),
     )
+
+
+@pytest.fixture
+def live(made):
+    """The package, being served; a test may replace its predictor."""
+    return LivePackage(made.package.folder)
+
+
+def client_of(live, **settings):
+    """Return a client of the application; limits and token as named, server errors as answers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the test client asks for a successor of httpx
+        from fastapi.testclient import TestClient
+    token = settings.pop("token", "")
+    app = create_app(live, ServiceLimits(**settings), token, {"workers": 1})
+    return TestClient(app, raise_server_exceptions=False)

@@ -105,10 +105,12 @@ def test_package_answers_as_the_model_at_every_size(data, tmp_path, config):
                 have = program(to_named(batch, data.inputs))
             assert have.shape == (batch.num_examples, 2)
             torch.testing.assert_close(have, want, rtol=1e-5, atol=1e-5)
-    assert made.facts["parity"]["largest_difference"] < 1e-5
+    assert made.facts["parity"]["largest_difference"] < 5e-5
     named = to_named(batch, data.inputs)
     assert torch.equal(program(dict(reversed(named.items()))), program(named))
-    assert set(made.facts["parity"]["cases"]) == {"sample-0", "one", "empty", "one-empty"}
+    cases = set(made.facts["parity"]["cases"])
+    assert len(cases) == 1 + 20 + 4
+    assert {"sample-0", "requests=1 ads=100 events=most", "unseen ids", "one ad, empty lists"} < cases
 
 
 def test_what_a_package_says_of_itself(data, tmp_path):
@@ -203,7 +205,7 @@ def test_changed_and_missing_files_are_refused(data, tmp_path):
         Package.open(tmp_path)
     facts = json.loads((out / "package.json").read_text())
     (out / "package.json").write_text(json.dumps(facts | {"format": 99}))
-    with pytest.raises(DataError, match=r"of format 1\. Received: 99"):
+    with pytest.raises(DataError, match=r"of format 2\. Received: 99"):
         Package.open(out)
     (out / "package.json").write_text("[]")
     with pytest.raises(DataError, match="damaged"):
@@ -227,5 +229,5 @@ def test_ahead_of_time_package(data, tmp_path):
     backwards = dict(reversed(named.items()))  # compiled code goes by place: names must still decide
     assert torch.equal(program(backwards), program(named))
     made.facts["torch"] = "1.0.0"
-    with pytest.raises(BackendUnavailable, match=r"compiled for torch 1\.0\.0"):
+    with pytest.raises(BackendUnavailable, match=r"made with torch 1\.0\.0"):
         made.program()

@@ -18,6 +18,7 @@ from opengem.serving.request import Limits
 from tests.serving.raw_logs import HOUR, START
 
 NOW = START + 100 * HOUR
+AT = "2025-01-10T00:00:00Z"
 
 
 def batch_of(made, **fields):
@@ -47,10 +48,13 @@ def test_ads_are_sorted_by_the_named_task(made):
 
 
 def test_known_and_unknown_ads_and_surfaces(made):
-    answer = made.predictor.rank({"time_ms": NOW, "ads": [1, "1", 999, {"ad_id": 5}], "surface": "nowhere"})
+    ads = [1, {"shown_ad": 1}, 999, {"ad_id": 5}]
+    answer = made.predictor.rank({"time_ms": NOW, "ads": ads, "surface": "nowhere"})
     by_index = sorted(answer["ads"], key=lambda ad: ad["index"])
     assert [ad["known"] for ad in by_index] == [True, True, False, True]
-    assert by_index[0]["scores"] == by_index[1]["scores"]  # 1 and "1" are one id
+    assert [ad["ad"] for ad in by_index] == [1, 1, 999, 5]
+    assert by_index[0]["scores"] == by_index[1]["scores"]  # one ad, under both names of its key
+    assert answer["package"] == made.package.fingerprint
     assert answer["surface"] == "other"
     assert made.predictor.rank({"time_ms": NOW, "ads": []})["ads"] == []
 
@@ -128,39 +132,79 @@ WRONG = [
     ({"ads": None}, "ads", "must be a list. Received: null"),
     ({"time_ms": "now"}, "time_ms", "must be a whole number"),
     ({"time_ms": True}, "time_ms", "must be a whole number"),
-    ({"time_ms": 2**62}, "time_ms", "must be a whole number"),
-    ({"surprise": 1}, "request", "unknown field"),
-    ({"user": {"citty": "c1"}}, "user", 'unknown field (did you mean "city"?)'),
+    ({"time_ms": 12.0}, "time_ms", "must be a whole number. Received: a number with a point"),
+    ({"time_ms": NOW // 1000}, "time_ms", "must lie in [315532800000, 4102444800000)"),
+    ({"surprise": 1}, "surprise", "unknown field"),
+    ({"not a plain <word>": 1}, "request", "unknown field"),
+    ({"user": {"citty": "c1"}}, "user.citty", 'unknown field (did you mean "city"?)'),
+    (
+        {"user": {"user_id": 3, "uid": 4}},
+        "user",
+        "must have one key. Received: user_id and uid, which differ",
+    ),
+    ({"ads": [{"shown_ad": 3, "ad_id": 4}]}, "ads[0]", "must have one key"),
     ({"user": ["c1"]}, "user", "must be an object. Received: a list"),
-    ({"user": {"age": {}}}, "user.age", "must hold numbers. Received: an object"),
-    ({"user": {"age": "old"}}, "user.age", "text that is a number"),
-    ({"user": {"city": ["a"]}}, "user.city", "must hold ids"),
+    ({"user": {"age": {}}}, "user.age", "must be a finite number. Received: an object"),
+    ({"user": {"age": True}}, "user.age", "must be a finite number. Received: true or false"),
+    ({"user": {"age": "old"}}, "user.age", "text that is one"),
+    ({"user": {"age": "nan"}}, "user.age", "text that is one"),
+    ({"user": {"city": ["a"]}}, "user.city", "must be an id as the log writes it: text. Received: a list"),
+    ({"user": {"city": 12}}, "user.city", "as the log writes it: text. Received: a whole number"),
+    ({"user": {"city": "\ud800"}}, "user.city", "half of a surrogate pair"),
+    ({"user": {"user_id": "3"}}, "user.user_id", "a whole number from -2^63 to 2^63 - 1. Received: text"),
+    ({"user": {"user_id": 2**63}}, "user.user_id", "a whole number from -2^63 to 2^63 - 1"),
+    ({"user": {"likes": ["a1", 2]}}, "user.likes[1]", "as the log writes it: text"),
     ({"user": {"city": float("nan")}}, "user.city", "not finite"),
     ({"user": {"city": "x" * 1001}}, "user.city", "at most 1000 characters"),
-    ({"user": {"city": 2**64}}, "user.city", "64 bits"),
     ({"user": {"likes": "a1"}}, "user.likes", "must be a list. Received: text"),
-    ({"context": {"slot": float("inf")}}, "context.slot", "finite numbers"),
-    ({"context": {"slot": 10**400}}, "context.slot", "finite numbers"),
-    ({"context": {"slot": "1"}}, "context.slot", "must hold numbers. Received: text"),
+    ({"context": {"slot": float("inf")}}, "context.slot", "finite number"),
+    ({"context": {"slot": 10**400}}, "context.slot", "finite number"),
+    ({"context": {"slot": 1e300}}, "context.slot", "of the size of those in the log"),
+    ({"context": {"slot": "1"}}, "context.slot", "must be a finite number. Received: text"),
+    ({"ads": [1, {"slot": float("nan")}]}, "ads[1].slot", "finite number"),
     ({"ads": [[]]}, "ads[0]", "must be an object"),
-    ({"ads": [True]}, "ads[0]", "must be an object"),
-    ({"ads": [1, {"ad": 2}]}, "ads[1]", "unknown field"),
-    ({"ads": [{"ad_id": 1, "look": [1, 2]}]}, "ads.look", "must hold 3 numbers"),
-    ({"ads": [{"ad_id": 1, "look": [1, None, 2]}]}, "ads.look", "must hold 3 numbers"),
-    ({"ads": [{"ad_id": {}}]}, "ads", "must hold ids"),
-    ({"history": {"plaid": {}}}, "history", 'did you mean "played"'),
+    ({"ads": [True]}, "ads[0]", "must be an id as the log writes it"),
+    ({"ads": [1, 2.0]}, "ads[1]", "Received: a number with a point"),
+    ({"ads": [1, {"ad": 2}]}, "ads[1].ad", "unknown field"),
+    ({"ads": [{"ad_id": 1, "look": [1, 2]}]}, "ads[0].look", "must hold 3 numbers"),
+    ({"ads": [{"ad_id": 1, "look": [1, None, 2]}]}, "ads[0].look", "must hold 3 numbers"),
+    ({"ads": [{"ad_id": 1, "look": [1, 1e300, 2]}]}, "ads[0].look", "of the size of those in the log"),
+    ({"ads": [{"ad_id": {}}]}, "ads[0].ad_id", "must be an id"),
+    ({"history": {"plaid": {}}}, "history.plaid", 'did you mean "played"'),
     ({"history": {"played": []}}, "history.played", "must be an object"),
     ({"history": {"played": {"seconds": 1}}}, "history.played.seconds", "must be a list"),
-    ({"history": {"played": {"itme": []}}}, "history.played", 'did you mean "item"'),
+    ({"history": {"played": {"itme": []}}}, "history.played.itme", 'did you mean "item"'),
+    ({"history": {"played": {"item": [1], "ad_id": [1]}}}, "history.played", "they name the same item"),
+    ({"history": {"shown": {"kind": ["play"]}}}, "history.shown.kind", "unknown field"),
     ({"history": {"played": {"item": [1], "at": []}}}, "history.played", "columns of one length"),
-    ({"history": {"played": {"item": [1], "at": ["soon"]}}}, "history.played.at", "that can be read"),
-    ({"history": {"played": {"item": [1], "at": [5]}}}, "history.played.at", "must hold times in iso8601"),
+    ({"history": {"played": {"item": [1], "at": ["soon"]}}}, "history.played.at[0]", "that can be read"),
+    ({"history": {"played": {"item": [1], "at": ["2025-01-09"]}}}, "history.played.at", "an offset from UTC"),
     (
-        {"history": {"played": {"item": [1, 1], "at": [5, "x"]}}},
-        "history.played.at",
-        "all numbers or all text",
+        {"history": {"played": {"item": [1], "at": [5]}}},
+        "history.played.at[0]",
+        "ISO 8601 text. Received: a whole",
     ),
-    ({"history": {"shown": {"shown_ad": [1], "at": ["x"]}}}, "history.shown.at", "must hold times in ms"),
+    (
+        {"history": {"played": {"item": [1, 1], "at": [AT, True]}}},
+        "history.played.at[1]",
+        "times as ISO 8601",
+    ),
+    (
+        {"history": {"shown": {"shown_ad": [1], "at": ["x"]}}},
+        "history.shown.at[0]",
+        "must hold times as numbers",
+    ),
+    (
+        {"history": {"shown": {"shown_ad": [1], "at": [True]}}},
+        "history.shown.at[0]",
+        "must hold times as numbers",
+    ),
+    ({"history": {"shown": {"shown_ad": [1, 1], "at": [2**60, 0.5]}}}, "history.shown.at[0]", "with a point"),
+    ({"history": {"played": {"item": [1, "2"], "at": [AT] * 2}}}, "history.played.item[1]", "Received: text"),
+    ({"history": {"played": {"seconds": ["2"], "at": [AT]}}}, "history.played.seconds[0]", "Received: text"),
+    ({"history": {"played": {"seconds": [1e300], "at": [AT]}}}, "history.played.seconds[0]", "of the size"),
+    ({"schema_fingerprint": 7}, "schema_fingerprint", "that of the package. Received: a whole number"),
+    ({"schema_fingerprint": "beef"}, "schema_fingerprint", "that of the package. Received: beef"),
     ({"sort_by": "sales"}, "sort_by", "Tasks: click, buy"),
     ({"sort_by": []}, "sort_by", "Tasks: click, buy"),
 ]
@@ -192,7 +236,7 @@ def test_limits_hold(made):
         small.rank({"time_ms": NOW, "ads": [1], "history": {"played": {"item": [1] * 4}}})
     with pytest.raises(RequestError, match=r"user\.likes must hold at most 2"):
         small.rank({"time_ms": NOW, "ads": [1], "user": {"likes": ["a", "b", "c"]}})
-    with pytest.raises(RequestError, match=r"ads\.topics must hold at most 2"):
+    with pytest.raises(RequestError, match=r"ads\[0\]\.topics must hold at most 2"):
         small.rank({"time_ms": NOW, "ads": [{"ad_id": 1, "topics": "a,b,c"}]})
 
 
@@ -240,10 +284,11 @@ def test_calibration_is_applied(made, tmp_path):
 def test_a_package_that_answers_its_sample_otherwise_is_not_served(made, tmp_path):
     folder = copy_of(made.package, tmp_path / "package")
     sample = load_file(folder / "sample.safetensors")
-    sample["one/expected"] = sample["one/expected"] + 0.01
+    name = "requests=1 ads=7 events=50"
+    sample[f"{name}/expected"] = sample[f"{name}/expected"] + 0.01
     save_file(sample, folder / "sample.safetensors")
     sign(folder)
-    with pytest.raises(CheckFailed, match='its sample "one" as it was exported'):
+    with pytest.raises(CheckFailed, match='its sample "requests=1 ads=7 events=50" as it was exported'):
         Predictor.load(folder)
 
 

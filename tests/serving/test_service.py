@@ -1,29 +1,28 @@
+import asyncio
 import json
+import logging
 import threading
-import warnings
+import time
 
 import pytest
 
-from opengem.serving.request import Limits
-from opengem.serving.service import create_app
+from opengem.serving.live import LivePackage
+from tests.serving.conftest import client_of
 from tests.serving.raw_logs import HOUR, START
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # the test client asks for a successor of httpx
-    from fastapi.testclient import TestClient
 
 REQUEST = {"time_ms": START + 100 * HOUR, "ads": [1, 2, 3], "surface": "p1"}
 SECRET = "zq-secret-zq"
+TOKEN = "a-token-of-some-length"
 
 
 @pytest.fixture(scope="module")
 def client(made):
-    with TestClient(create_app(made.predictor, Limits(body_bytes=20_000))) as client:
+    with client_of(LivePackage(made.package.folder), body_bytes=20_000, body_seconds=1) as client:
         yield client
 
 
 def refused(answer, status: int, field: str, message: str) -> None:
-    assert answer.status_code == status
+    assert answer.status_code == status, answer.text
     error = answer.json()["error"]
     assert error["field"] == field
     assert message in error["message"]
@@ -42,29 +41,35 @@ def test_rank_answers_as_the_predictor(client, made):
 def test_health_and_card(client, made):
     health = client.get("/health").json()
     assert health["status"] == "ok"
+    assert health["package"] == made.package.fingerprint
     assert health["schema"]["fingerprint"] == made.schema.fingerprint
     assert health["tasks"] == ["click", "buy"]
+    assert health["service"]["workers"] == health["service"]["threads"] == 1
+    assert health["limits"] == {"ads": 1_000, "events": 10_000, "values": 1_000}
+    assert health["refused_package"] is None
     assert client.get("/card").json() == {"name": "every-kind"}
 
 
-def test_wrong_fields_are_named_and_nothing_is_repeated(client):
+def test_wrong_fields_are_named_and_no_value_is_repeated(client):
     post = lambda **change: client.post("/rank", json=REQUEST | change)  # noqa: E731
-    refused(post(**{SECRET: 1}), 422, "request", "unknown field")
-    refused(post(user={SECRET: 1}), 422, "user", "unknown field")
-    refused(post(user={"age": SECRET}), 422, "user.age", "must hold numbers")
+    refused(post(usr=SECRET), 422, "usr", 'unknown field (did you mean "user"?)')
+    refused(post(**{f"<{SECRET}>": 1}), 422, "request", "unknown field")
+    refused(post(user={"aeg": SECRET}), 422, "user.aeg", 'did you mean "age"')
+    refused(post(user={"age": SECRET}), 422, "user.age", "must be a finite number")
     refused(post(sort_by=SECRET), 422, "sort_by", "must be a task")
-    refused(post(history={SECRET: {}}), 422, "history", "unknown field")
-    refused(post(ads=[{"ad_id": {SECRET: 1}}]), 422, "ads", "must hold ids")
-    refused(post(history={"played": {"item": [1], "at": [SECRET]}}), 422, "history.played.at", "can be read")
+    refused(post(ads=[1, {"ad_id": SECRET}]), 422, "ads[1].ad_id", "as the log writes it")
+    refused(
+        post(history={"played": {"item": [1], "at": [SECRET]}}), 422, "history.played.at[0]", "can be read"
+    )
     refused(client.post("/rank", json=[SECRET]), 422, "request", "must be an object")
+    other = post(schema_fingerprint=f"<{SECRET}>")
+    refused(other, 409, "schema_fingerprint", "that of the package")
 
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_numbers_that_are_not_finite_are_refused(client, word):
+def test_numbers_that_are_not_finite_are_refused_by_their_field(client, word):
     body = json.dumps(REQUEST)[:-1] + f', "context": {{"slot": {word}}}}}'
-    answer = client.post("/rank", content=body)
-    assert answer.status_code == 422
-    assert "NaN" in answer.text or "finite" in answer.text
+    refused(client.post("/rank", content=body), 422, "context.slot", "finite number")
 
 
 def test_bodies_that_are_no_json_are_refused(client):
@@ -76,12 +81,32 @@ def test_bodies_that_are_no_json_are_refused(client):
 def test_large_bodies_are_refused_whether_declared_or_not(client):
     refused(client.post("/rank", content=b" " * 20_001), 413, "request", "at most 20000 bytes")
 
-    def pieces():
-        for _ in range(30):
+    def pieces(count):
+        for _ in range(count):
             yield b" " * 1_000
 
-    refused(client.post("/rank", content=pieces()), 413, "request", "at most 20000 bytes")
-    refused(client.post("/rank", content=b"{}", headers={"content-length": "x"}), 413, "request", "at most")
+    for count in (30, 300):  # read to its end, and given up
+        refused(client.post("/rank", content=pieces(count)), 413, "request", "at most 20000 bytes")
+    for declared in ("x", "-1", "9" * 30, str(10**9)):
+        answer = client.post("/rank", content=b"{}", headers={"content-length": declared})
+        refused(answer, 413, "request", "at most")
+        assert answer.headers["connection"] == "close"
+
+
+def test_a_body_that_comes_too_slowly_is_refused(client):
+    sent = []
+
+    async def receive():
+        await asyncio.sleep(0.6)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/rank", "headers": [], "query_string": b""}
+    asyncio.run(client.app(scope, receive, send))
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
 
 
 def test_other_routes_and_methods(client):
@@ -90,46 +115,96 @@ def test_other_routes_and_methods(client):
     refused(client.get(f"/{SECRET}"), 404, "", "POST /rank")
 
 
-def test_a_failure_inside_says_nothing_of_itself(made, monkeypatch, caplog):
+def test_a_failure_inside_says_nothing_of_itself_but_its_id(live, monkeypatch, caplog):
     def broken(request):
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr(made.predictor, "rank", broken)
-    with TestClient(create_app(made.predictor), raise_server_exceptions=False) as client:
-        refused(client.post("/rank", json=REQUEST), 500, "", "failed inside")
-    assert SECRET in caplog.text  # the log says why
+    monkeypatch.setattr(live.predictor, "rank", broken)
+    with client_of(live) as client:
+        answer = client.post("/rank", json=REQUEST, headers={"x-request-id": "call-7"})
+        refused(answer, 500, "", "failed inside")
+    assert answer.json()["error"]["id"] == answer.headers["x-request-id"] == "call-7"
+    assert SECRET in caplog.text  # the log says why, under the id
+    assert "call-7" in caplog.text
 
 
-def test_an_overloaded_server_says_so(made, monkeypatch):
-    started, finish = threading.Event(), threading.Event()
+@pytest.fixture
+def slow(live, monkeypatch):
+    """A predictor that begins a request and waits until it is told to go on."""
+    started, finish = threading.Semaphore(0), threading.Event()
 
-    def slow(request):
-        started.set()
+    def rank(request):
+        started.release()
         assert finish.wait(20)
-        return {}
+        return {"ads": []}
 
-    monkeypatch.setattr(made.predictor, "rank", slow)
-    with TestClient(create_app(made.predictor, Limits(concurrent=1))) as client:
+    monkeypatch.setattr(live.predictor, "rank", rank)
+    yield started, finish
+    finish.set()
+
+
+def test_an_overloaded_server_says_so(live, slow):
+    started, finish = slow
+    with client_of(live, threads=2, waiting=0) as client:
         answers = []
-        first = threading.Thread(target=lambda: answers.append(client.post("/rank", json=REQUEST)))
-        first.start()
-        assert started.wait(20)
+        callers = [
+            threading.Thread(target=lambda: answers.append(client.post("/rank", json=REQUEST))) for _ in "ab"
+        ]
+        for caller in callers:
+            caller.start()
+            assert started.acquire(timeout=20)
         busy = client.post("/rank", json=REQUEST)
         finish.set()
-        first.join(20)
+        for caller in callers:
+            caller.join(20)
         refused(busy, 503, "", "is busy")
         assert busy.headers["retry-after"] == "1"
-        assert answers[0].status_code == 200
-        assert client.post("/rank", json=REQUEST).status_code == 200  # the place is free again
+        assert [a.status_code for a in answers] == [200, 200]
+        assert client.post("/rank", json=REQUEST).status_code == 200  # the places are free again
 
 
-def test_serve_binds_to_loopback_by_default(made, monkeypatch):
-    import uvicorn
+def test_an_answer_that_takes_too_long_keeps_its_place_until_it_is_done(live, slow):
+    _, finish = slow
+    with client_of(live, threads=1, waiting=0, answer_seconds=0.2) as client:
+        late = client.post("/rank", json=REQUEST)
+        refused(late, 503, "", "took too long")
+        assert late.headers["retry-after"] == "1"
+        refused(client.post("/rank", json=REQUEST), 503, "", "is busy")  # its thread is not free yet
+        finish.set()
+        deadline = time.monotonic() + 20
+        while client.post("/rank", json=REQUEST).status_code == 503:
+            assert time.monotonic() < deadline
 
-    from opengem.serving.service import serve
 
-    calls = []
-    monkeypatch.setattr(uvicorn, "run", lambda app, **settings: calls.append(settings))
-    serve(made.package.folder)
-    assert calls[0]["host"] == "127.0.0.1"
-    assert calls[0]["port"] == 8080
+def test_a_token_is_asked_for(made, live):
+    with client_of(live, token=TOKEN) as client:
+        refused(client.post("/rank", json=REQUEST), 401, "", "bearer token")
+        refused(client.get("/card"), 401, "", "bearer token")
+        for wrong in ("", "Bearer", "Bearer x", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer \xff"):
+            headers = {"authorization": wrong.encode("latin-1")}
+            answer = client.post("/rank", json=REQUEST, headers=headers)
+            refused(answer, 401, "", "bearer token")
+            assert answer.headers["www-authenticate"] == "Bearer"
+        good = {"authorization": f"bearer {TOKEN}"}
+        assert client.post("/rank", json=REQUEST, headers=good).status_code == 200
+        assert client.get("/health").json() == {"status": "ok"}  # a load balancer has no token
+        assert client.get("/health", headers=good).json()["tasks"] == ["click", "buy"]
+
+
+def test_each_request_leaves_one_line_of_log_without_what_was_sent(client, made, caplog):
+    caplog.set_level(logging.INFO, "opengem.access")
+    client.post("/rank", json=REQUEST | {"user": {"city": SECRET}}, headers={"x-request-id": "one"})
+    client.post("/rank", json=REQUEST | {"user": {SECRET: 1}}, headers={"x-request-id": f"<{SECRET}>"})
+    client.get(f"/{SECRET}?{SECRET}")
+    lines = [json.loads(r.getMessage()) for r in caplog.records if r.name == "opengem.access"]
+    assert SECRET not in json.dumps(lines)
+    assert [(line["path"], line["status"], line["ads"]) for line in lines] == [
+        ("/rank", 200, 3),
+        ("/rank", 422, None),
+        ("other", 404, None),
+    ]
+    assert lines[0]["id"] == "one"
+    assert lines[0]["package"] == made.package.fingerprint
+    assert lines[0]["ms"] > 0
+    assert lines[0]["time"].endswith("+00:00")
+    assert len({line["id"] for line in lines}) == 3

@@ -1,6 +1,7 @@
 """From raw columns to embedding rows and standardised numbers: the same functions for ingest, predict and serve."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,14 @@ class Encoder:
     def table_rows(self, table: str) -> int:
         """Return the number of rows of an embedding table, the two reserved rows included."""
         return len(self._vocabulary(table)) + FIRST_ROW
+
+    def kinds_of(self, tables: Iterable[str], columns: Iterable[str]) -> tuple[ColumnKind, ...]:
+        """Return the kinds in which the log writes any of these columns in any of these of its tables."""
+        found: set[ColumnKind] = set()
+        for table in tables:
+            for column in columns:
+                found.update(self.column_kinds.get(f"{table}.{column}", ()))
+        return tuple(sorted(found))
 
     def encode_ids(self, table: str, column: Column) -> np.ndarray:
         """Return the embedding rows of ids.

@@ -6,6 +6,17 @@ from opengem.serving.package import Package
 from opengem.serving.predict import predict
 from opengem.serving.predictor import Predictor
 from opengem.serving.request import Limits
-from opengem.serving.service import create_app, serve
+from opengem.serving.server import serve
+from opengem.serving.service import ServiceLimits, create_app
 
-__all__ = ["Limits", "Package", "Predictor", "RequestError", "create_app", "export", "predict", "serve"]
+__all__ = [
+    "Limits",
+    "Package",
+    "Predictor",
+    "RequestError",
+    "ServiceLimits",
+    "create_app",
+    "export",
+    "predict",
+    "serve",
+]

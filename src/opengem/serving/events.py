@@ -15,7 +15,17 @@ from opengem.jagged import History
 from opengem.schema.inputs import MISSING_TIME
 from opengem.schema.words import Attribute, Schema, Stream, TimeColumn
 from opengem.serving.ads import AdsTable
-from opengem.serving.fields import RequestError, id_array, mapping, number_array, only, sequence, time_array
+from opengem.serving.fields import (
+    RequestError,
+    each,
+    finite_float32,
+    id_array,
+    mapping,
+    number_array,
+    only,
+    sequence,
+    time_array,
+)
 
 
 class EventReader:
@@ -46,12 +56,14 @@ class EventReader:
         key = schema.tables["ads"].key if "ads" in schema.tables else None
         self._items = tuple(dict.fromkeys(c for c in (item, key if item else None) if c))
         times = (table.time, table.arrival)
+        self._type = table.type if stream.types else None
         self._columns = {
             *(a.column for a in stream.attributes),
             *self._items,
             *(t.column for t in times if t),
-            *((table.type,) if table.type else ()),
+            *((self._type,) if self._type else ()),
         }
+        self._kinds = {c: encoder.kinds_of((stream.from_table, "ads"), (c,)) for c in self._columns}
 
     def read(self, raw: Any, request_time: int) -> tuple[History, int]:
         """Read the events of one request.
@@ -70,6 +82,8 @@ class EventReader:
         field = f"history.{self.name}"
         raw = mapping(raw, field)
         only(raw, self._columns, field)
+        if len(given := [item for item in self._items if item in raw]) > 1:
+            raise RequestError(field, f"must hold one of {' and '.join(given)}: they name the same item.")
         columns = {name: sequence(values, self._longest, f"{field}.{name}") for name, values in raw.items()}
         sizes = {len(values) for values in columns.values()}
         if len(sizes) > 1:
@@ -111,16 +125,16 @@ class EventReader:
         if column is None or column.column not in columns:
             return np.full(count, MISSING_TIME)
         field = f"history.{self.name}.{column.column}"
-        values = columns[column.column]
-        array = time_array(values, field)
+        text = column.unit in ("timestamp", "iso8601")
+        array = time_array(columns[column.column], text, field)
         if column.unit == "timestamp":  # JSON has none: text in ISO 8601 stands for it
             column = TimeColumn(column=column.column, unit="iso8601", zone=column.zone)
         try:
             times = self._encoder.read_time(array, column)
-        except DataError:
-            raise RequestError(field, f"must hold times in {column.unit}.") from None
-        if (np.asarray(array.is_valid()) & (times == MISSING_TIME)).any():
-            raise RequestError(field, f"must hold times in {column.unit} that can be read.")
+        except DataError:  # some text without a zone, where the schema gives none
+            raise RequestError(field, f"must hold times in {column.unit} with an offset from UTC.") from None
+        for i in np.flatnonzero(np.asarray(array.is_valid()) & (times == MISSING_TIME)):
+            raise RequestError(each(field)(int(i)), f"must hold a time in {column.unit} that can be read.")
         return times
 
     def _time_field(self) -> str:
@@ -129,10 +143,9 @@ class EventReader:
 
     def _of_type(self, columns: Mapping[str, Sequence[Any]], count: int) -> np.ndarray:
         """Return which events are of the stream's types; all where no types are sent."""
-        column = self._table.type
-        if not self._stream.types or column is None or column not in columns:
+        if self._type is None or self._type not in columns:
             return np.ones(count, bool)
-        types = id_array(columns[column], f"history.{self.name}.{column}").to_pylist()
+        types = self._ids(columns, self._type).to_pylist()
         return np.array([kind in self._stream.types for kind in types], bool)
 
     def _history_of(self, values: Mapping[str, np.ndarray], time: np.ndarray) -> History:
@@ -155,22 +168,28 @@ class EventReader:
         if name not in columns and name in self._items:
             name = next((item for item in self._items if item in columns), name)
         if name in columns:
-            field = f"history.{self.name}.{name}"
-            return self._encode_values(attribute, [columns[name][i] for i in rows], field)
+            return self._encoded(attribute, columns, name)[rows]
         from_ads = self._ads.attribute(self.name, attribute.name)
         item = next((item for item in self._items if item in columns), None)
         if from_ads is not None and item is not None:
-            keys = id_array([columns[item][i] for i in rows], f"history.{self.name}.{item}").to_pylist()
-            return from_ads.gather(self._ads.rows(keys))
-        return self._encode_values(attribute, [None] * len(rows), name)
+            return from_ads.gather(self._ads.rows(self._ids(columns, item).to_pylist()))[rows]
+        return self._encoded(attribute, {name: [None] * len(rows)}, name)
 
-    def _encode_values(self, attribute: Attribute, values: list[Any], field: str) -> np.ndarray:
+    def _encoded(self, attribute: Attribute, columns: Mapping[str, Sequence[Any]], name: str) -> np.ndarray:
+        """Return a column that was sent, encoded as `attribute`; all of it, so that no wrong value is passed over."""
         if attribute.kind == "number":
-            return self._encoder.encode_number(f"{self.name}.{attribute.name}", number_array(values, field))
-        array = id_array(values, field)
+            where = each(f"history.{self.name}.{name}")
+            array = number_array(columns[name], self._kinds.get(name, ()), where)
+            with np.errstate(over="ignore"):
+                encoded = self._encoder.encode_number(f"{self.name}.{attribute.name}", array)
+            return finite_float32(encoded, where)
+        array = self._ids(columns, name)
         if attribute.separator:
             array = _first_ids(array, attribute.separator)
         return self._encoder.encode_ids(attribute.table, array)
+
+    def _ids(self, columns: Mapping[str, Sequence[Any]], name: str) -> pa.Array:
+        return id_array(columns[name], self._kinds.get(name, ()), each(f"history.{self.name}.{name}"))
 
 
 def _first_ids(text: pa.Array, separator: str) -> pa.Array:

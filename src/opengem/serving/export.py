@@ -15,21 +15,17 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from opengem.data import Dataset
+from opengem.data.arrow_sink import write_table
+from opengem.data.segments import Segments
 from opengem.errors import BackendUnavailable, CheckFailed, ConfigError
 from opengem.evaluation import PlattCalibration
 from opengem.jagged import Batch
 from opengem.schema.inputs import InputSpec
 from opengem.serving import package as names
+from opengem.serving.machine import made_for
 from opengem.serving.package import Package, Program, load_program, write_facts
-from opengem.serving.signature import (
-    Served,
-    dynamic_shapes,
-    first_example,
-    from_named,
-    to_named,
-    tracing_inputs,
-    without_lists,
-)
+from opengem.serving.parity import parity_cases
+from opengem.serving.signature import Served, dynamic_shapes, from_named, tracing_inputs
 
 Format = Literal["pt2", "aoti"]
 
@@ -51,8 +47,8 @@ def export(
 ) -> Package:
     """Write a package and check that it answers as the model does.
 
-    The package is compared with the model on the sample as it is, on one example alone and with all histories
-    empty. It appears at `out` only when the check holds.
+    The package is compared with the model on the sample, and on what `parity_cases` makes of it: requests of every
+    size. It appears at `out` only when the check holds.
 
     Args:
         model: A trained model: `Batch -> Output`.
@@ -84,8 +80,7 @@ def export(
         "role": role,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "opengem": metadata.version("opengem"),
-        "torch": torch.__version__,
-        "device": str(_device(model)),
+        **made_for(format, _device(model)),
         "schema": {"fingerprint": inputs.fingerprint},
         "tasks": [t.name for t in inputs.tasks],
         "surfaces": list(inputs.surfaces),
@@ -103,7 +98,7 @@ def export(
         device = _device(model)
         served = Served(model, inputs)
         _write_model(served, inputs, part / names.MODEL, format, device)
-        cases = _cases(sample, inputs)
+        cases = parity_cases(sample, inputs, facts["history"])
         expected = _answers(lambda named: model(from_named(named, inputs)).logits_BT.float(), cases, device)
         program = load_program(part / names.MODEL, facts, inputs)
         facts["parity"] = _parity(program, cases, expected, device, tolerance)
@@ -174,14 +169,6 @@ def _write_model(served: Served, inputs: InputSpec, path: Path, format: Format, 
             torch.export.save(program, path)
 
 
-def _cases(sample: Sequence[Batch], inputs: InputSpec) -> dict[str, dict[str, Tensor]]:
-    """Return the named tensors to check on: the sample, one example alone, and all lists empty."""
-    cases = {f"sample-{i}": to_named(b.to("cpu"), inputs) for i, b in enumerate(sample) if b.num_examples}
-    first = next(iter(cases.values()))
-    alone = first_example(first, inputs)
-    return cases | {"one": alone, "empty": without_lists(first), "one-empty": without_lists(alone)}
-
-
 def _answers(
     program: Program, cases: dict[str, dict[str, Tensor]], device: torch.device
 ) -> dict[str, Tensor]:
@@ -228,7 +215,8 @@ def _write_data(
     (folder / names.INPUTS).write_text(json.dumps(data.inputs.to_dict(), indent=1), encoding="utf-8")
     shutil.copyfile(data.folder / "schema.toml", folder / names.SCHEMA)
     shutil.copytree(data.folder / "encoder", folder / names.ENCODER)
-    shutil.copyfile(data.folder / "ads.arrow", folder / names.ADS)
+    ads = Segments(data.folder, data.manifest).file("ads.arrow")
+    write_table(folder / names.ADS, ads.table(ads.names))
     tensors = {f"{case}/{name}": t.clone() for case, named in cases.items() for name, t in named.items()}
     answers = {f"{case}/expected": answer for case, answer in expected.items()}
     save_file(tensors | answers, folder / names.SAMPLE)

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import pickle
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +14,11 @@ from torch import Tensor
 
 from opengem.errors import BackendUnavailable, DataError
 from opengem.schema.inputs import InputSpec
+from opengem.serving.checked_inputs import InputChecker
+from opengem.serving.machine import check_device, check_machine
 from opengem.serving.signature import input_names
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout of packages."""
 
 Program = Callable[[dict[str, Tensor]], Tensor]
@@ -36,45 +40,47 @@ class Package:
 
     Attributes:
         folder: The folder.
-        facts: `package.json`: format, role, tasks, surfaces, history limits, torch version, device, parity, sizes,
-            model card, checksums.
+        facts: `package.json`: format, role, tasks, surfaces, history limits, what it needs of the machine (torch,
+            device, cpu), parity, sizes, model card, checksums.
         inputs: What the model reads.
+        fingerprint: First 16 digits of the SHA-256 of `package.json`, which stands for all files by their checksums.
     """
 
     folder: Path
     facts: dict[str, Any]
     inputs: InputSpec
+    fingerprint: str
 
     @classmethod
     def open(cls, folder: str | Path) -> "Package":
-        """Open a package and check that every file is the one that was exported.
+        """Open a package and check that its files are those that were exported, no more and no less.
 
         Raises:
-            DataError: The folder is no package, of another format, or a file was changed.
+            DataError: The folder is no package, of another format, or a file was changed or added.
         """
         folder = Path(folder)
         try:
-            facts = json.loads((folder / FACTS).read_text("utf-8"))
+            record = (folder / FACTS).read_bytes()
+            facts = json.loads(record)
             if facts["format"] != FORMAT:
                 raise DataError(
                     f"{folder} must be a package of format {FORMAT}. Received: {facts['format']}. Export it again."
                 )
-            for name, sha256 in facts["files"].items():
-                if checksum(folder / name) != sha256:
-                    raise DataError(
-                        f"{folder / name} is not the file that was exported. Export the package again."
-                    )
+            _ = [facts[key] for key in ("kind", "torch", "device", "cpu", "history", "parity", "card")]
+            _check_files(folder, facts["files"])
             inputs = InputSpec.from_dict(json.loads((folder / INPUTS).read_text("utf-8")))
         except FileNotFoundError as error:
             name = Path(error.filename).name
             raise DataError(
                 f"{folder} must be a package made by export. Received: no {name} in it."
             ) from None
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except DataError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise DataError(
                 f"{folder} holds a damaged {FACTS} or {INPUTS} ({error!r}). Export it again."
             ) from None
-        return cls(folder, facts, inputs)
+        return cls(folder, facts, inputs, hashlib.sha256(record).hexdigest()[:16])
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -90,42 +96,63 @@ class Package:
         """Load the model.
 
         Raises:
-            BackendUnavailable: The package was compiled for another torch version or device.
+            BackendUnavailable: The package was made for another torch release, device or CPU.
         """
         return load_program(self.folder / MODEL, self.facts, self.inputs)
 
 
 def load_program(path: Path, facts: dict[str, Any], inputs: InputSpec) -> Program:
-    """Load the model file of a package; `facts` says its `kind`, `torch` version and `device`."""
-    program = _load(path, facts)
-    order = input_names(inputs)
+    """Load the model file of a package, which checks its inputs before it runs.
 
-    def ordered(tensors: dict[str, Tensor]) -> Tensor:
+    Args:
+        path: The file.
+        facts: Record of the package: `kind`, and what it needs of the machine.
+        inputs: What the model reads.
+
+    Raises:
+        BackendUnavailable: It was made for another torch release, device or CPU.
+    """
+    check_machine(facts, path)
+    program = _load(path, facts)
+    order, checker = input_names(inputs), InputChecker(inputs)
+
+    def checked(tensors: dict[str, Tensor]) -> Tensor:
+        checker.check(tensors)
         # compiled code takes tensors by their place and does not look at their names
         return program({name: tensors[name] for name in order})
 
-    return ordered
+    return checked
+
+
+def _check_files(folder: Path, sums: dict[str, str]) -> None:
+    here = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} - {FACTS}
+    for name, sha256 in sums.items():
+        if name in here and checksum(folder / name) != sha256:
+            raise DataError(f"{folder / name} is not the file that was exported. Export the package again.")
+    required = {MODEL, INPUTS, SCHEMA, ADS, SAMPLE, f"{ENCODER}/encoder.json", *sums}
+    for name in sorted(required - here):
+        raise DataError(f"{folder} must be a package made by export. Received: no {name} in it.")
+    for name in sorted(here - set(sums)):
+        raise DataError(f"{folder} must hold what was exported. Received: {name} beside it. Remove it.")
 
 
 def _load(path: Path, facts: dict[str, Any]) -> Program:
-    device = torch.device(facts["device"])
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise BackendUnavailable(
-            f"{path} needs a CUDA device. Received: none. Export it from a model on the CPU."
-        )
-    if facts["kind"] == "aoti":
-        if facts["torch"] != torch.__version__:
-            raise BackendUnavailable(
-                f"{path} was compiled for torch {facts['torch']}. Received: torch {torch.__version__}. Export it "
-                'again, or use format "pt2".'
-            )
-        return torch._inductor.aoti_load_package(str(path))
+    unreadable = (RuntimeError, ValueError, KeyError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError)
     try:
-        return torch.export.load(path).module()
-    except RuntimeError as error:
+        if facts["kind"] == "aoti":
+            program = torch._inductor.aoti_load_package(str(path))
+            check_device(facts, path, program.loader.get_metadata()["AOTI_DEVICE_KEY"])  # type: ignore[union-attr]
+            return program
+        module = torch.export.load(path).module()
+    except unreadable as error:
+        if isinstance(error, BackendUnavailable):
+            raise
         raise BackendUnavailable(
             f"{path} of torch {facts['torch']} cannot be read by torch {torch.__version__}: {error}"
         ) from error
+    for tensor in module.state_dict().values():
+        check_device(facts, path, tensor.device.type)
+    return module
 
 
 def checksum(path: Path) -> str:

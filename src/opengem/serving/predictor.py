@@ -40,8 +40,8 @@ class Predictor:
         encoder = Encoder.load(package.folder / names.ENCODER)
         ads = AdsTable(package.folder / names.ADS)
         self._reader = RequestReader(schema, package.inputs, encoder, ads, package.history, limits)
-        calibration = package.folder / names.CALIBRATION
-        self._calibration = PlattCalibration.load(calibration) if calibration.exists() else None
+        calibrated = names.CALIBRATION in package.facts["files"]
+        self._calibration = PlattCalibration.load(package.folder / names.CALIBRATION) if calibrated else None
         self._device = torch.device(package.facts["device"])
         self._program = package.program()
         self._check_sample()
@@ -52,7 +52,7 @@ class Predictor:
 
         Raises:
             DataError: The package is damaged or was changed.
-            BackendUnavailable: The package was made for another torch version or device.
+            BackendUnavailable: The package was made for another torch release, device or CPU.
             CheckFailed: It answers its sample otherwise on this machine.
         """
         if not isinstance(package, Package):
@@ -71,20 +71,25 @@ class Predictor:
             request: `time_ms`: Unix ms. `ads`: keys, or objects of the ads' columns (a known ad needs only its key;
                 a column that is given counts instead of the known one; context columns may differ by ad).
                 `surface`, `user` and `context`: what the log would hold, by column. `history`: stream -> column ->
-                list of values. `sort_by`: task; the first by default. What is left out is missing.
+                list of values. `sort_by`: task; the first by default. `schema_fingerprint`: refuse the request unless
+                the package is of this schema. What is left out or null is missing. Every value is written as the log
+                writes it: whole numbers as whole numbers, text as text.
 
         Returns:
-            `surface`; `sort_by`; `ignored_events` by stream; and `ads`: for each, `ad` as sent, `index` in the
-            request, whether it is `known`, and `scores`, the probability of each task.
+            `package`, its fingerprint; `surface`; `sort_by`; `ignored_events` by stream; and `ads`: for each, `ad` as
+            sent, `index` in the request, whether it is `known`, and `scores`, the probability of each task. Ads of
+            equal scores stay in the order of the request; an ad that is sent twice comes back twice.
 
         Raises:
             RequestError: The request breaks a rule; it names the field.
+            CheckFailed: The model's answer is not finite.
         """
         read = self._reader.read(request)
         surfaces = np.full(len(read.ads), read.surface)
         p_BT = self._calibrated(self._probabilities(read.batch), surfaces)
         order = np.argsort(-p_BT[:, self.tasks.index(read.sort_by)], kind="stable").tolist()
         return {
+            "package": self.package.fingerprint,
             "surface": read.surface,
             "sort_by": read.sort_by,
             "ignored_events": read.ignored_events,
@@ -100,7 +105,12 @@ class Predictor:
         }
 
     def score(self, batch: Batch) -> np.ndarray:
-        """Return the probabilities of a batch, `(B, T)` float64, calibrated where the package carries it."""
+        """Return the probabilities of a batch, `(B, T)` float64, calibrated where the package carries it.
+
+        Raises:
+            DataError: A part of the batch is missing, or of a wrong type, shape or range; names it.
+            CheckFailed: The model's answer is not finite.
+        """
         surfaces = np.array(["other", *self.package.inputs.surfaces])[batch.surface.cpu().numpy()]
         return self._calibrated(self._probabilities(batch), surfaces)
 
@@ -109,7 +119,13 @@ class Predictor:
             return np.zeros((0, len(self.tasks)))
         named = to_named(batch.to(self._device), self.package.inputs)
         with torch.inference_mode():
-            return torch.sigmoid(self._program(named).double()).cpu().numpy()
+            p_BT = torch.sigmoid(self._program(named).double()).cpu().numpy()
+        if not np.isfinite(p_BT).all():
+            raise CheckFailed(
+                f"{self.package.folder} must answer with finite numbers. Received: "
+                f"{int((~np.isfinite(p_BT)).sum())} of {p_BT.size} are not. Train and export the model again."
+            )
+        return p_BT
 
     def _calibrated(self, p_BT: np.ndarray, surfaces: np.ndarray) -> np.ndarray:
         if self._calibration is None or not len(p_BT):

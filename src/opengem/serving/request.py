@@ -1,28 +1,33 @@
 """From a raw request to a batch, by the same encoder as ingest."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 
-from opengem.data.encoder import Encoder, derived_ids
-from opengem.jagged import Batch, JaggedTensor
+from opengem.data.encoder import Encoder
+from opengem.jagged import Batch
 from opengem.schema.inputs import InputSpec
-from opengem.schema.words import Feature, Schema
+from opengem.schema.words import Schema
 from opengem.serving.ads import AdsTable
 from opengem.serving.events import EventReader
+from opengem.serving.features import FeatureReader
 from opengem.serving.fields import (
+    OtherSchemaError,
     RequestError,
     id_array,
+    is_plain,
+    kind_of,
     mapping,
-    number_array,
+    one,
     only,
     sequence,
     whole_number,
 )
+
+_EARLIEST, _LATEST = 315_532_800_000, 4_102_444_800_000  # 1980 and 2100, Unix ms: other units fall outside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +38,11 @@ class Limits:
         ads: Ads to rank, 1 or more.
         events: Events of each stream that are sent, 0 or more; of these the newest are read.
         values: Values of one list feature, 1 or more.
-        body_bytes: Size of a request over HTTP.
-        concurrent: Requests over HTTP that are worked on at once; more are refused.
     """
 
     ads: int = 1_000
     events: int = 10_000
     values: int = 1_000
-    body_bytes: int = 4_000_000
-    concurrent: int = 8
 
 
 @dataclass(frozen=True)
@@ -90,46 +91,43 @@ class RequestReader:
         self._events = [
             EventReader(s, schema, encoder, ads, history[s.name], limits.events) for s in schema.streams
         ]
-        of_owner = {o: [f for f in schema.features if f.owner == o] for o in ("user", "ad", "context")}
-        self._user_features, self._ad_features = of_owner["user"], of_owner["ad"]
-        self._context_features = of_owner["context"]
-        self._user_keys = _keys(schema.impressions.user, schema, "users")
-        self._ad_keys = _keys(schema.impressions.ad, schema, "ads")
-        self._user_columns = {*self._user_keys, *(f.column for f in self._user_features)}
-        self._context_columns = {f.column for f in self._context_features if not f.derive}
-        self._ad_columns = {*self._ad_keys, *(f.column for f in self._ad_features), *self._context_columns}
-        self._has_surface = schema.impressions.surface is not None
+        self._features = FeatureReader(schema, encoder, ads, limits.values)
+        self._fingerprint = schema.fingerprint
+        surface = schema.impressions.surface
+        self._surface_kinds = encoder.kinds_of(("impressions",), (surface,) if surface else ())
+        self._fields = {"time_ms", "ads", "user", "context", "history", "sort_by", "schema_fingerprint"}
+        if surface:
+            self._fields.add("surface")
 
     def read(self, raw: Any) -> RankRequest:
         """Read a request.
 
         Args:
             raw: Object with `time_ms` and `ads`, and where wanted `surface`, `user`, `context`, `history`,
-                `sort_by`.
+                `sort_by`, and `schema_fingerprint`, for which schema the request was made.
 
         Returns:
             The batch and what belongs to the answer.
 
         Raises:
             RequestError: A field is missing, unknown, of a wrong kind or too long.
+            OtherSchemaError: The request was made for another schema.
         """
         raw = mapping(raw, "request")
-        fields = {"time_ms", "ads", "user", "context", "history", "sort_by"}
-        only(raw, fields | {"surface"} if self._has_surface else fields, "request")
+        only(raw, self._fields, "request")
+        self._check_fingerprint(raw.get("schema_fingerprint"))
         for name in ("time_ms", "ads"):
             if name not in raw:
                 raise RequestError(name, "must be given.")
-        time = whole_number(raw["time_ms"], "time_ms")
-        entries = [
-            self._ad_entry(ad, i) for i, ad in enumerate(sequence(raw["ads"], self._limits.ads, "ads"))
-        ]
-        keys = id_array([self._key(entry) for entry in entries], "ads").to_pylist()
-        rows = self._ads.rows(keys)
+        time = whole_number(raw["time_ms"], _EARLIEST, _LATEST, "time_ms")
+        entries = self._features.ad_entries(sequence(raw["ads"], self._limits.ads, "ads"))
+        rows = self._ads.rows(self._features.canonical_keys(entries))
         history, ignored = self._read_history(raw.get("history", {}), time)
-        surface = int(self._encoder.encode_surfaces(id_array([raw.get("surface")], "surface"))[0])
+        sent = id_array([raw.get("surface")], self._surface_kinds, one("surface"))
+        surface = int(self._encoder.encode_surfaces(sent)[0])
         count = len(entries)
         batch = Batch(
-            **self._read_features(raw, entries, rows, time),
+            **self._features.read(raw.get("user", {}), raw.get("context", {}), entries, rows, time),
             history=history,
             request_of_example=torch.zeros(count, dtype=torch.int64),
             request_time=torch.tensor([time]),
@@ -142,8 +140,16 @@ class RequestReader:
             extras={},
         )
         name = self._inputs.surfaces[surface - 1] if surface else "other"
-        sent = [self._key(entry) for entry in entries]
-        return RankRequest(batch, sent, rows > 0, name, self._sort_by(raw), ignored)
+        keys = [self._features.key(entry) for entry in entries]
+        return RankRequest(batch, keys, rows > 0, name, self._sort_by(raw), ignored)
+
+    def _check_fingerprint(self, sent: Any) -> None:
+        if sent is None or sent == self._fingerprint:
+            return
+        received = sent if is_plain(sent) else kind_of(sent)
+        raise OtherSchemaError(
+            "schema_fingerprint", f"must be {self._fingerprint}, that of the package. Received: {received}."
+        )
 
     def _sort_by(self, raw: Mapping[str, Any]) -> str:
         tasks = [t.name for t in self._inputs.tasks]
@@ -152,17 +158,6 @@ class RequestReader:
             raise RequestError("sort_by", f"must be a task. Tasks: {', '.join(tasks)}.")
         return task
 
-    def _ad_entry(self, ad: Any, place: int) -> Mapping[str, Any]:
-        """Return an ad as an object; a bare key stands for an object with the key alone."""
-        if isinstance(ad, str | int) and not isinstance(ad, bool):
-            return {self._ad_keys[0]: ad}
-        entry = mapping(ad, f"ads[{place}]")
-        only(entry, self._ad_columns, f"ads[{place}]")
-        return entry
-
-    def _key(self, entry: Mapping[str, Any]) -> Any:
-        return next((entry[k] for k in self._ad_keys if entry.get(k) is not None), None)
-
     def _read_history(self, raw: Any, time: int):
         raw = mapping(raw, "history")
         only(raw, [reader.name for reader in self._events], "history")
@@ -170,107 +165,3 @@ class RequestReader:
         for reader in self._events:
             histories[reader.name], ignored[reader.name] = reader.read(raw.get(reader.name, {}), time)
         return histories, ignored
-
-    def _read_features(
-        self, raw: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], rows: np.ndarray, time: int
-    ) -> dict[str, dict]:
-        user = mapping(raw.get("user", {}), "user")
-        only(user, self._user_columns, "user")
-        context = mapping(raw.get("context", {}), "context")
-        only(context, self._context_columns, "context")
-        parts: dict[str, dict] = {"ids": {}, "bags": {}, "numbers": {}, "missing": {}, "vectors": {}}
-        for f in self._user_features:
-            names = self._user_keys if f.column in self._user_keys else (f.column,)
-            value = next((user[n] for n in names if user.get(n) is not None), None)
-            _put(parts, f, self._encode(f, [value], f"user.{f.column}"))
-        for f in self._context_features:
-            if f.derive:
-                rows_of_time = self._encoder.encode_ids(
-                    f.table, derived_ids(f.derive, np.full(len(entries), time))
-                )
-                _put(parts, f, list(rows_of_time))
-            else:
-                values = [entry.get(f.column, context.get(f.column)) for entry in entries]
-                _put(parts, f, self._encode(f, values, f"context.{f.column}"))
-        for f in self._ad_features:
-            _put(parts, f, self._ad_feature(f, entries, rows))
-        return parts
-
-    def _ad_feature(self, f: Feature, entries: Sequence[Mapping[str, Any]], rows: np.ndarray) -> list[Any]:
-        """Return a feature of each ad: as sent, else as the package knows the ad, else missing."""
-        if f.column in self._ad_keys:
-            return self._encode(f, [self._key(entry) for entry in entries], f"ads.{f.column}")
-        column = self._ads.feature(f.name)
-        sent = [i for i, entry in enumerate(entries) if f.column in entry]
-        values = self._encode(f, [entries[i][f.column] for i in sent], f"ads.{f.column}")
-        if column is None:
-            result = self._encode(f, [None] * len(entries), f.column)
-        elif f.kind == "ids":
-            flat, lengths = column.gather_lists(rows)
-            result = np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else []
-        else:
-            result = list(column.gather(rows))
-        for i, value in zip(sent, values, strict=True):
-            result[i] = value
-        return result
-
-    def _encode(self, f: Feature, values: list[Any], field: str) -> list[Any]:
-        """Encode raw values of a feature, one entry a value."""
-        if f.kind == "id":
-            return list(self._encoder.encode_ids(f.table, id_array(values, field)))
-        if f.kind == "number":
-            return list(self._encoder.encode_number(f.name, number_array(values, field, f.cast)))
-        if f.kind == "ids":
-            return [self._encode_list(f, value, field) for value in values]
-        return [self._encode_vector(f, value, field) for value in values]
-
-    def _encode_list(self, f: Feature, value: Any, field: str) -> np.ndarray:
-        if value is None:
-            return np.empty(0, np.int64)
-        if f.separator:
-            column = id_array([value], field)
-        else:
-            column = pa.array(
-                [id_array(sequence(value, self._limits.values, field), field)], pa.list_(pa.string())
-            )
-        rows = self._encoder.encode_lists(f.table, column, f.separator)[0]
-        if len(rows) > self._limits.values:
-            raise RequestError(
-                field, f"must hold at most {self._limits.values} entries. Received: {len(rows)}."
-            )
-        return rows
-
-    def _encode_vector(self, f: Feature, value: Any, field: str) -> np.ndarray:
-        size = self._encoder.sizes[f.name]
-        if value is None:
-            return np.zeros(size, np.float32)
-        numbers = number_array(sequence(value, size, field), field)
-        if len(numbers) != size or numbers.null_count:
-            raise RequestError(field, f"must hold {size} numbers.")
-        return self._encoder.encode_vectors(f.name, pa.array([numbers.to_pylist()], pa.list_(pa.float64())))[
-            0
-        ]
-
-
-def _keys(column: str | None, schema: Schema, table: str) -> tuple[str, ...]:
-    """Return the names that a key goes by: in the impressions and in its own table."""
-    own = schema.tables[table].key if table in schema.tables else None
-    return tuple(dict.fromkeys(name for name in (column, own) if name))
-
-
-def _put(parts: dict[str, dict], feature: Feature, values: list[Any]) -> None:
-    """Put encoded values of a feature into the parts of a batch."""
-    name = feature.name
-    if feature.kind == "id":
-        parts["ids"][name] = torch.tensor(np.array(values, dtype=np.int64))
-    elif feature.kind == "ids":
-        lengths = torch.tensor([len(v) for v in values], dtype=torch.int64)
-        flat = np.concatenate([np.empty(0, np.int64), *values]).astype(np.int64)
-        parts["bags"][name] = JaggedTensor.from_lengths(torch.from_numpy(flat), lengths)
-    elif feature.kind == "number":
-        numbers = np.array(values, dtype=np.float32)
-        missing = np.isnan(numbers)
-        parts["numbers"][name] = torch.from_numpy(np.where(missing, 0, numbers).astype(np.float32))
-        parts["missing"][name] = torch.from_numpy(missing.astype(np.float32))
-    else:
-        parts["vectors"][name] = torch.from_numpy(np.array(values, dtype=np.float32))

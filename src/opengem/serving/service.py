@@ -1,47 +1,83 @@
-"""The reference server: POST /rank, GET /health, GET /card."""
+"""The HTTP application: POST /rank, GET /health, GET /card."""
 
+import asyncio
 import json
-import logging
-import threading
-from pathlib import Path
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opengem.errors import BackendUnavailable
-from opengem.serving.fields import RequestError
+from opengem.serving.fields import OtherSchemaError, RequestError
+from opengem.serving.gate import Gate
+from opengem.serving.live import LivePackage
 from opengem.serving.predictor import Predictor
-from opengem.serving.request import Limits
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-_LOG = logging.getLogger(__name__)
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceLimits:
+    """What one process of the service takes on at once, and for how long.
+
+    Attributes:
+        threads: Requests that are worked on at once, one thread each.
+        waiting: Requests that wait for a thread; more are refused with 503.
+        body_bytes: Size of a request.
+        body_seconds: Time in which the body must arrive.
+        answer_seconds: Time from the admission of a request to its answer.
+        total_seconds: Time of a request in all, until the last byte of the answer is taken.
+    """
+
+    threads: int = 1
+    waiting: int = 1
+    body_bytes: int = 4_000_000
+    body_seconds: float = 10.0
+    answer_seconds: float = 10.0
+    total_seconds: float = 60.0
 
 
-def create_app(predictor: Predictor, limits: Limits | None = None) -> "FastAPI":
-    """Return the HTTP application of a predictor.
+def create_app(
+    live: LivePackage,
+    limits: ServiceLimits | None = None,
+    token: str = "",
+    about: dict[str, Any] | None = None,
+) -> "FastAPI":
+    """Return the HTTP application of a package.
 
-    Every error is `{"error": {"field", "message"}}`: 400 no JSON; 413 body too large; 422 a field breaks a rule; 503
-    with `Retry-After` when `limits.concurrent` requests are being worked on; 500 without details, which go to the
-    log. Nothing that was sent is repeated in an error.
+    Every error is `{"error": {"field", "message"}}`: 400 no JSON; 401 no token; 408 the body came too slowly; 409
+    another schema; 413 body too large; 422 a field breaks a rule; 503 with `Retry-After` when all places are taken or
+    the answer took too long; 500 with `id`, under which the log says why. No value that was sent is repeated.
 
     Args:
-        predictor: The loaded package; its own limits hold for the contents of requests.
-        limits: Size of the body and number of requests at once; the predictor's if not given.
+        live: The package; limits on the contents of requests are its own.
+        limits: What the service takes on at once.
+        token: Bearer token that is asked for; none if empty.
+        about: What `/health` shall say of the service beside its limits.
 
     Raises:
         BackendUnavailable: FastAPI is not installed.
     """
     try:
         from fastapi import FastAPI, Request
-        from fastapi.concurrency import run_in_threadpool
-        from fastapi.responses import JSONResponse
+        from fastapi.responses import JSONResponse, Response
+        from starlette.requests import ClientDisconnect
     except ImportError as error:
         raise BackendUnavailable(
             'the server needs FastAPI. Install it with: pip install "opengem[serve]"'
         ) from error
-    limits = limits or predictor.limits
-    places = threading.BoundedSemaphore(limits.concurrent)
-    app = FastAPI(title="OpenGEM", docs_url=None, redoc_url=None, openapi_url=None)
+    limits = limits or ServiceLimits()
+    desk = Desk(limits)
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        yield
+        desk.close()
+        live.close()
+
+    app = FastAPI(title="OpenGEM", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
 
     def refusal(status: int, message: str, field: str = "", **headers: str) -> JSONResponse:
         body = {"error": {"field": field, "message": message}}
@@ -53,105 +89,142 @@ def create_app(predictor: Predictor, limits: Limits | None = None) -> "FastAPI":
         return refusal(404, "must be POST /rank, GET /health or GET /card.")
 
     @app.get("/health")
-    async def _health() -> dict[str, Any]:
-        return health(predictor)
+    async def _health(request: Request) -> JSONResponse:
+        if not request.state.trusted:
+            return JSONResponse({"status": "ok"})
+        return JSONResponse(health(live, limits, about or {}))
 
     @app.get("/card")
-    async def _card() -> dict[str, Any]:
-        return predictor.package.facts["card"]
+    async def _card() -> JSONResponse:
+        return JSONResponse(live.predictor.package.facts["card"])
 
     @app.post("/rank")
-    async def _rank(request: Request) -> JSONResponse:
-        body = await _read(request, limits.body_bytes)
-        if body is None:
-            return refusal(413, f"must be at most {limits.body_bytes} bytes.", "request")
-        if not places.acquire(blocking=False):
-            return refusal(503, "is busy. Try again.", Retry_After="1")
+    async def _rank(request: Request) -> Response:
+        note: dict[str, Any] = request.state.note
         try:
-            return JSONResponse(await run_in_threadpool(_answer, predictor, body))
-        except _NoJSONError as broken:
-            return refusal(400, str(broken), "request")
+            body = await _body(request, limits)
+            predictor = live.predictor  # the one that answers all of this request
+            note["package"] = predictor.package.fingerprint
+            answer, note["ads"] = await desk.answer(predictor, body)
+            return Response(answer, media_type="application/json")
+        except _RefusedError as refused:
+            return refusal(
+                refused.status, str(refused), "request" if refused.status < 500 else "", **refused.headers
+            )
+        except ClientDisconnect:
+            return refusal(499, "was cut off by its sender.", "request")  # for the log; nobody reads it
+        except OtherSchemaError as broken:
+            return refusal(409, broken.rule, broken.field)
         except RequestError as broken:
             return refusal(422, broken.rule, broken.field)
-        except Exception:
-            _LOG.exception("a request failed")
-            return refusal(500, "failed inside. The server's log says why.")
-        finally:
-            places.release()
 
+    app.add_middleware(Gate, token=token, seconds=limits.total_seconds)  # type: ignore[arg-type]
     return app
 
 
-def health(predictor: Predictor) -> dict[str, Any]:
-    """Return what a caller must know to use the package: state, schema, tasks, surfaces, history limits."""
-    facts = predictor.package.facts
+def health(live: LivePackage, limits: ServiceLimits, about: dict[str, Any]) -> dict[str, Any]:
+    """Return what a caller must know to use the package, and what the service takes on."""
+    package = live.predictor.package
     listed = ("schema", "tasks", "surfaces", "history", "role", "kind", "torch", "opengem", "made", "parity")
-    return {"status": "ok"} | {name: facts[name] for name in listed}
+    asked = live.predictor.limits
+    return {
+        "status": "ok",
+        "package": package.fingerprint,
+        **{name: package.facts[name] for name in listed},
+        "refused_package": live.problem or None,
+        "service": {**about, **vars(limits)},
+        "limits": vars(asked),
+    }
 
 
-def serve(
-    package: str | Path, host: str = "127.0.0.1", port: int = 8080, limits: Limits | None = None
-) -> None:
-    """Load a package and serve it until stopped.
-
-    There is no authentication: bind to another address than loopback only behind something that has it.
+class Desk:
+    """Where requests are worked on: some threads, and a short queue before them.
 
     Args:
-        package: Folder of a package.
-        host: Address to bind to.
-        port: TCP port, 1 to 65535.
-        limits: How large requests may be, and how many are worked on at once.
-
-    Raises:
-        BackendUnavailable: FastAPI or uvicorn is not installed.
+        limits: How many threads, and how many requests may wait.
     """
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise BackendUnavailable(
-            'the server needs uvicorn. Install it with: pip install "opengem[serve]"'
-        ) from error
-    predictor = Predictor.load(package, limits)
-    connections = 16 * predictor.limits.concurrent  # more are refused with 503 before their body is read
-    uvicorn.run(
-        create_app(predictor), host=host, port=port, server_header=False, limit_concurrency=connections
-    )
+
+    def __init__(self, limits: ServiceLimits):
+        self._limits = limits
+        self._free = limits.threads + limits.waiting
+        self._pool = ThreadPoolExecutor(limits.threads, "opengem-rank")
+
+    async def answer(self, predictor: Predictor, body: bytes) -> tuple[bytes, int]:
+        """Return the answer to a body as JSON, and the number of its ads.
+
+        Raises:
+            _RefusedError: All places are taken, the body is no JSON, or the answer took too long.
+            RequestError: The request breaks a rule.
+        """
+        if self._free == 0:
+            raise _RefusedError(503, "is busy. Try again.", Retry_After="1")
+        self._free -= 1
+        loop = asyncio.get_running_loop()
+        work = self._pool.submit(_answer, predictor, body)
+        # a place is free when its thread is, which may be long after its caller has gone
+        work.add_done_callback(lambda _: loop.call_soon_threadsafe(self._leave))
+        try:
+            async with asyncio.timeout(self._limits.answer_seconds):
+                return await asyncio.wrap_future(work)
+        except TimeoutError:
+            raise _RefusedError(503, "took too long. Try again.", Retry_After="1") from None
+
+    def _leave(self) -> None:
+        self._free += 1
+
+    def close(self) -> None:
+        """End the threads once they have finished."""
+        self._pool.shutdown()
 
 
-class _NoJSONError(ValueError):
-    """The body is no JSON."""
+class _RefusedError(Exception):
+    """The service does not take a request on."""
+
+    def __init__(self, status: int, message: str, **headers: str):
+        super().__init__(message)
+        self.status, self.headers = status, headers
 
 
-async def _read(request: Any, longest: int) -> bytes | None:
-    """Return the body, or None as soon as it is seen to be longer than `longest` bytes."""
+async def _body(request: Any, limits: ServiceLimits) -> bytes:
+    """Return the body; one that is too long is read on for a while, so that its sender can read the refusal."""
+    longest = limits.body_bytes
     declared = request.headers.get("content-length", "0")
-    if not declared.isdigit() or int(declared) > longest:
-        return None
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > longest:
-            return None
+    body, size, ended = bytearray(), 0, False
+    if declared.isdecimal() and len(declared) < 16 and int(declared) <= 8 * longest:
+        try:
+            async with asyncio.timeout(limits.body_seconds):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > 8 * longest:
+                        break
+                    if size <= longest:
+                        body += chunk
+                ended = size <= 8 * longest
+        except TimeoutError:
+            raise _RefusedError(
+                408, f"must arrive within {limits.body_seconds:g} s.", Connection="close"
+            ) from None
+    if size > longest or not ended:
+        closing = {} if ended else {"Connection": "close"}
+        raise _RefusedError(413, f"must be at most {longest} bytes.", **closing)
     return bytes(body)
 
 
-def _answer(predictor: Predictor, body: bytes) -> dict[str, Any]:
-    return predictor.rank(_parse(body))
+def _answer(predictor: Predictor, body: bytes) -> tuple[bytes, int]:
+    answer = predictor.rank(_parse(body))
+    return json.dumps(answer, allow_nan=False, ensure_ascii=False).encode(), len(answer["ads"])
 
 
 def _parse(body: bytes) -> Any:
     try:
-        return json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        # NaN and Infinity are no JSON, but are read here so that the field that holds one can be named
+        return json.loads(body, object_pairs_hook=_unique)
     except RequestError:
         raise
     except (UnicodeDecodeError, RecursionError, json.JSONDecodeError):
-        raise _NoJSONError("must be JSON in UTF-8.") from None
+        raise _RefusedError(400, "must be JSON in UTF-8.") from None
     except ValueError:  # a number with too many digits
-        raise _NoJSONError("must hold numbers of at most 4,300 digits.") from None
-
-
-def _refuse_constant(_: str) -> None:
-    raise RequestError("request", "must hold no NaN and no Infinity.")
+        raise _RefusedError(400, "must hold numbers of at most 4,300 digits.") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

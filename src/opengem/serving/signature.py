@@ -45,32 +45,37 @@ def _longer(name: str, tensor: Tensor) -> Tensor:
 
 
 def to_named(batch: Batch, inputs: InputSpec) -> dict[str, Tensor]:
-    """Return what a model may read of `batch` when it serves, by name; the reverse of `from_named`."""
-    named: dict[str, Tensor] = {}
+    """Return what a model may read of `batch` when it serves, by name; the reverse of `from_named`.
+
+    What the batch lacks is left out; the check of the inputs names it.
+    """
+    named: dict[str, Tensor | None] = {}
     for feature in inputs.features:
         name = feature.name
         if feature.kind == "id":
-            named[f"ids.{name}"] = batch.ids[name]
-        elif feature.kind == "ids":
+            named[f"ids.{name}"] = batch.ids.get(name)
+        elif feature.kind == "ids" and name in batch.bags:
             named[f"bags.{name}.values"] = batch.bags[name].values
             named[f"bags.{name}.offsets"] = batch.bags[name].offsets
         elif feature.kind == "number":
-            named[f"numbers.{name}"] = batch.numbers[name]
-            named[f"missing.{name}"] = batch.missing[name]
-        else:
-            named[f"vectors.{name}"] = batch.vectors[name]
+            named[f"numbers.{name}"] = batch.numbers.get(name)
+            named[f"missing.{name}"] = batch.missing.get(name)
+        elif feature.kind == "vector":
+            named[f"vectors.{name}"] = batch.vectors.get(name)
     for stream in inputs.streams:
+        if stream.name not in batch.history:
+            continue
         history = batch.history[stream.name]
         for attribute in stream.attributes:
             values = history.ids if attribute.kind == "id" else history.numbers
-            named[f"history.{stream.name}.{attribute.name}"] = values[attribute.name]
+            named[f"history.{stream.name}.{attribute.name}"] = values.get(attribute.name)
         named[f"times.{stream.name}"] = history.times
         named[f"offsets.{stream.name}"] = history.offsets
     named["request_of_example"] = batch.request_of_example
     named["request_time"] = batch.request_time
     named["surface"] = batch.surface
     named["time"] = batch.time
-    return named
+    return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 def from_named(named: dict[str, Tensor], inputs: InputSpec) -> Batch:
@@ -170,20 +175,6 @@ def tracing_inputs(inputs: InputSpec) -> dict[str, Tensor]:
     named["surface"] = torch.zeros(B, dtype=torch.int64)
     named["time"] = torch.full((B,), 1_000)
     return named
-
-
-def first_example(named: dict[str, Tensor], inputs: InputSpec) -> dict[str, Tensor]:
-    """Return the first example alone, with its request."""
-    part = {name: tensor[:1] for name, tensor in named.items()}
-    jagged = {f"bags.{f.name}.offsets": [f"bags.{f.name}.values"] for f in inputs.features if f.kind == "ids"}
-    for stream in inputs.streams:
-        names = [f"history.{stream.name}.{a.name}" for a in stream.attributes]
-        jagged[f"offsets.{stream.name}"] = [*names, f"times.{stream.name}"]
-    for offsets, values in jagged.items():
-        part[offsets] = named[offsets][:2]
-        for name in values:
-            part[name] = named[name][: int(part[offsets][1])]
-    return part
 
 
 def without_lists(named: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from opengem.data import Dataset
-from opengem.data.columns import canonical_ids, list_parts, to_json
+from opengem.data.columns import canonical_ids, list_parts
 from opengem.data.encoder import Encoder
 from opengem.data.ingestion.read.sources import Source, find_files, open_source
 from opengem.data.times import read_times
@@ -56,7 +57,7 @@ class RawLogs:
             "history": {s.name: self._history(s, user, time) for s in schema.streams},
         }
         if words.surface:
-            raw["surface"] = to_json(shown[0][words.surface])
+            raw["surface"] = as_sent(shown[0][words.surface])
         return raw
 
     def _impressions(self, user: str, first: int, last: int) -> list[dict[str, Any]]:
@@ -159,7 +160,7 @@ class RawLogs:
                 }
                 count = len(next(iter(parts.values())))
                 parts |= {name: _held(mine, items, column) for name, column in members.items()}
-                return {n: [to_json(v) for v in vs] for n, vs in parts.items()}, count
+                return {n: [as_sent(v) for v in vs] for n, vs in parts.items()}, count
         return {}, 0
 
     def _known_times(self, table: pa.Table, words: Table) -> np.ndarray:
@@ -218,8 +219,23 @@ def _without_copies(rows: pa.Table) -> pa.Table:
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:
-    return [to_json(value) for value in column.to_pylist()]
+    return [as_sent(value) for value in column.to_pylist()]
+
+
+def as_sent(value: Any) -> Any:
+    """Return a value of a log row as JSON writes it: whole numbers as such whatever their size, NaN as null."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return None if np.isnan(value) else value
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else f"{value.normalize():f}"
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, list | tuple):
+        return [as_sent(v) for v in value]
+    return str(value)
 
 
 def _json(row: dict[Any, Any]) -> dict[str, Any]:
-    return {str(name): to_json(value) for name, value in row.items()}
+    return {str(name): as_sent(value) for name, value in row.items()}
