@@ -7,7 +7,7 @@ from typing import Any
 import opengem.models  # noqa: F401 - registers the model types
 from opengem import TrainingConfig, TrainRun, export_run, train
 from opengem.models.vertical import VerticalConfig
-from opengem.serving.predictor import Predictor
+from opengem.serving.live import LivePackage
 from opengem.serving.service import create_app
 from tests.cases.inputs import Stored
 
@@ -29,4 +29,4 @@ def tiny_run(stored: Stored, folder: Path, *, history: int = 20, **training: Any
 
 def service(run: Path, out: Path) -> TestClient:
     """Export a run and return a client of the service of its package."""
-    return TestClient(create_app(Predictor.load(export_run(run, out).folder)))
+    return TestClient(create_app(LivePackage(export_run(run, out).folder)))

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from opengem import evaluate, label
+from opengem import evaluate, label, write_report
 from opengem.data.columns import numbers
 from opengem.evaluation import PredictionTable, evaluate_predictions, read_predictions
 from opengem.models.vertical import VerticalConfig
@@ -306,6 +306,8 @@ def test_in13_unseen_ids_share_one_row(case, tmp_path):
     table = read_predictions(run / "predictions.parquet")
     by_id = dict(zip(table.example_id.tolist(), table.predictions["click"].tolist(), strict=True))
     assert by_id[23] == by_id[24] == by_id[25]
+    assert json.loads((run / "eval.json").read_text())["coverage"]["unseen"] == {"user_id": 3, "ad_id": 3}
+    assert "ad_id in 3 of 5 rows" in write_report(run).read_text()
     evaluate(run, split="train", replicates=20)
     train = read_predictions(run / "predictions.train.parquet")
     known = dict(zip(train.example_id.tolist(), train.predictions["click"].tolist(), strict=True))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from opengem import evaluate, export_run
+from opengem import evaluate, export_run, write_report
 from opengem.data import Loader
 from opengem.data.arrow_file import ArrowFile
 from opengem.evaluation import read_predictions
@@ -106,3 +106,5 @@ def test_sq05_nobody_has_a_history(case, tmp_path):
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert np.isfinite([row["loss"] for row in rows if row["kind"] == "train"]).all()
     evaluate(run, split="test", replicates=20)
+    page = write_report(run).read_text()
+    assert "100% of examples have no history (acts): look at the units and zones" in page

@@ -25,6 +25,7 @@ def command(
         opengem evaluate runs/teacher
         opengem evaluate last dataset --split validation --json
     """
+    from opengem.evaluation import history_warnings, unseen_text
     from opengem.training.evaluate import evaluate
 
     console = Console(as_json, quiet)
@@ -38,6 +39,9 @@ def command(
             f"{task:16}{found['rows']:>10,}{_number(found['ne']):>9}{interval:>20}{_number(found['auc']):>9}"
             f"{_number(found['calibration'], 3):>13}"
         )
+    if unseen := unseen_text(result.coverage):
+        lines.append(f"ids that the training window did not hold: {unseen}")
+    lines += [f"warning: {text}" for text in history_warnings(result.coverage)]
     lines.append(f"wrote {run / 'eval.json'}; next: opengem compare {run} OTHER_RUN, or opengem report {run}")
     console.result(result.to_dict(), *lines)
 

@@ -1,6 +1,7 @@
 """Metrics, intervals, comparison and calibration of predictions; numpy and Parquet only."""
 
 from opengem.evaluation.compare import Comparison, SliceComparison, compare_predictions
+from opengem.evaluation.coverage import Coverage, history_warnings, unseen_text
 from opengem.evaluation.evaluate import EvalResult, SliceResult, TaskResult, evaluate_predictions
 from opengem.evaluation.interval import METRICS, Interval, bootstrap_intervals
 from opengem.evaluation.metrics import (
@@ -18,6 +19,7 @@ from opengem.evaluation.predictions import PredictionTable, read_predictions, wr
 __all__ = [
     "METRICS",
     "Comparison",
+    "Coverage",
     "EvalResult",
     "Interval",
     "PlattCalibration",
@@ -33,10 +35,12 @@ __all__ = [
     "evaluate_predictions",
     "expected_calibration_error",
     "fit_platt",
+    "history_warnings",
     "log_loss",
     "normalized_entropy",
     "read_predictions",
     "reliability",
+    "unseen_text",
     "user_auc",
     "write_predictions",
 ]

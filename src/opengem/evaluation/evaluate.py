@@ -89,7 +89,10 @@ class TaskResult:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalResult:
-    """What ``evaluate_predictions`` found; ``to_dict`` is the content of ``eval.json``."""
+    """What ``evaluate_predictions`` found; ``to_dict`` is the content of ``eval.json``.
+
+    ``coverage`` is that of ``Coverage.to_dict``, empty where only predictions are known.
+    """
 
     model: str
     split: str
@@ -99,12 +102,14 @@ class EvalResult:
     replicates: int
     seed: int
     tasks: dict[str, TaskResult] = field(default_factory=dict)
+    coverage: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the result as JSON-able values; a value that is undefined is None."""
         names = ("model", "split", "schema_fingerprint", "rows", "users", "replicates", "seed")
         return {name: getattr(self, name) for name in names} | {
             "confidence": CONFIDENCE,
+            "coverage": self.coverage,
             "tasks": {name: found.to_dict() for name, found in self.tasks.items()},
         }
 

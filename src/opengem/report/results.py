@@ -18,6 +18,11 @@ METRICS = (("ne", "NE", 4), ("auc", "AUC", 4), ("log_loss", "log loss", 4), ("ca
 
 def headline(files: ReportFiles) -> Section:
     """Say what was trained, on what, and what came of it."""
+    from opengem.evaluation import (
+        history_warnings,
+        unseen_text,
+    )  # numpy, which importing a report does not need
+
     section = Section(id="headline", title="In short")
     facts: list[tuple[str, str]] = []
     rows, schema = files.summary.get("rows", {}), files.summary.get("schema", {})
@@ -37,8 +42,11 @@ def headline(files: ReportFiles) -> Section:
                 (f"rows of the {run.eval.get('split') or 'evaluated'} split", count(run.eval.get("rows")))
             )
             facts.append(("users", count(run.eval.get("users"))))
+    coverage = next((run.eval["coverage"] for run in files.runs.values() if run.eval.get("coverage")), {})
+    facts.append(("ids that training did not see", unseen_text(coverage)))
     section.facts([(name, value) for name, value in facts if value])
     found = [verdict for task in files.tasks for verdict in verdicts(files, task)]
+    found += [Verdict("bad", f"{text}.") for text in history_warnings(coverage)]
     if found:
         section.verdicts(found)
     else:

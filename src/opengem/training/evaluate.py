@@ -1,5 +1,6 @@
 """Evaluation of a run: predictions of a split, metrics with intervals, both as files of the run."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 from opengem.errors import ConfigError
 from opengem.evaluation import (
     Comparison,
+    Coverage,
     EvalResult,
     compare_predictions,
     evaluate_predictions,
@@ -42,8 +44,10 @@ def evaluate(
     """
     trained = TrainedModel.load(run)
     dataset = trained.open_data(data)
-    table = calibrated(trained, predict_split(trained, dataset, split, progress))
+    coverage = Coverage(trained.inputs)
+    table = calibrated(trained, predict_split(trained, dataset, split, progress, coverage))
     result = evaluate_predictions(table, replicates=replicates, seed=seed)
+    result = dataclasses.replace(result, coverage=coverage.to_dict())
     folder, ending = trained.folder, "" if split == "test" else f".{split}"
     write_predictions(table, folder.predictions_file.with_suffix(f"{ending}.parquet"))
     content = json.dumps(result.to_dict(), indent=1).encode()
