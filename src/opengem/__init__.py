@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opengem.data import Dataset, ingest
+    from opengem.data.checking.run import check_data
     from opengem.data.compaction import compact
     from opengem.data.synth import SynthConfig, synth
     from opengem.loop.quickstart import quickstart
@@ -25,6 +26,7 @@ _HOME = {
     "SynthConfig": "opengem.data.synth",
     "TrainRun": "opengem.training.run",
     "TrainingConfig": "opengem.training.run",
+    "check_data": "opengem.data.checking.run",
     "compact": "opengem.data.compaction",
     "compare_runs": "opengem.training.evaluate",
     "distill": "opengem.transfer.distill",
@@ -47,6 +49,7 @@ __all__ = [
     "SynthConfig",
     "TrainRun",
     "TrainingConfig",
+    "check_data",
     "compact",
     "compare_runs",
     "distill",

@@ -46,7 +46,12 @@ def test_every_verb_has_help_with_two_examples():
 
     from opengem.cli.app import app
 
-    names = [[v] for v in VERBS] + [["transfer", "label"], ["transfer", "distill"], ["data", "compact"]]
+    names = [[v] for v in VERBS] + [
+        ["transfer", "label"],
+        ["transfer", "distill"],
+        ["data", "check"],
+        ["data", "compact"],
+    ]
     for name in names:
         done = CliRunner().invoke(app, [*name, "--help"])
         assert done.exit_code == 0

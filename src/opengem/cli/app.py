@@ -24,6 +24,7 @@ from opengem.cli import (
     train,
     transfer,
 )
+from opengem.cli.console import Console
 from opengem.errors import OpenGEMError
 
 
@@ -35,6 +36,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
+        Console.told = False
         try:
             command(*args, **kwargs)
         except OpenGEMError as error:
@@ -65,7 +67,10 @@ transfer_app = typer.Typer(help="From a teacher to its students: label, distill.
 transfer_app.command("label")(guarded(transfer.label_command))
 transfer_app.command("distill")(guarded(transfer.distill_command))
 app.add_typer(transfer_app, name="transfer")
-data_app = typer.Typer(help="What is done with a data set itself: compact.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="Logs before they are ingested, and data sets: check, compact.", no_args_is_help=True
+)
+data_app.command("check")(guarded(data.check_command))
 data_app.command("compact")(guarded(data.compact_command))
 app.add_typer(data_app, name="data")
 
@@ -78,6 +83,6 @@ def main() -> None:
 
 
 def _show(kind: str, text: str) -> None:
-    if "--json" in sys.argv:
+    if "--json" in sys.argv and not Console.told:  # one object: a failed check has told its result already
         print(json.dumps({"error": kind, "message": text}), flush=True)
     print(f"{kind}: {text}", file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,7 +17,12 @@ class Console:
     Args:
         as_json: Print one JSON object on standard output at the end; all else goes to standard error.
         quiet: Print the result only.
+
+    Attributes:
+        told: Whether the result of this command was printed.
     """
+
+    told: ClassVar[bool] = False
 
     def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json, self.quiet = as_json, quiet
@@ -32,6 +37,7 @@ class Console:
 
     def result(self, data: dict[str, Any], *lines: str) -> None:
         """Print the result: as JSON, or as the given lines."""
+        Console.told = True
         if self.as_json:
             print(json.dumps(data, default=str), flush=True)
         else:

@@ -35,7 +35,7 @@ from opengem.data.ingestion.read.plan import Plan, make_plan
 from opengem.data.ingestion.read.quarantine import write_quarantine
 from opengem.data.ingestion.read.ready import read_ready
 from opengem.data.ingestion.read.sources import Source, describe_files, find_files, open_source
-from opengem.data.ingestion.read.table import Counts, read_table
+from opengem.data.ingestion.read.table import Counts, check_times, content_columns, read_table
 from opengem.data.ingestion.work_database import Room, memory_limit_bytes, one_row
 from opengem.data.ingestion.writing import (
     write_entities,
@@ -48,10 +48,9 @@ from opengem.data.matured_labels import write_matured
 from opengem.data.sequence_store import length_histogram
 from opengem.errors import DataError
 from opengem.schema.load import load_schema
-from opengem.schema.words import Schema, Table
+from opengem.schema.words import Schema
 
 Progress = Callable[[str, int, int | None], None]
-_EARLIEST, _LATEST = 315_532_800_000, 4_102_444_800_000  # 1980 and 2100
 BYTES_PER_EVENT = 600
 """Memory that an event of the bucket at hand is reckoned to take while it is sorted and written."""
 
@@ -320,7 +319,7 @@ class _Run:
         counts: dict[str, Counts] = {}
         for name, table in self.schema.tables.items():
             source, uses = sources[name], plan.uses[name]
-            content = _content(name, table, source, [u.column for u in uses])
+            content = content_columns(name, table, source, [u.column for u in uses])
             counts[name] = read_table(
                 self.con, source, table, uses, content, self.before.sizes, self._advance
             )
@@ -331,7 +330,7 @@ class _Run:
             }
             facts.copies[name] = settle_rows(self.con, self.schema, name)
             (facts.kept[name],) = one_row(self.con, f'SELECT count(*) FROM "t_{name}"')
-            self._check_times(name, table)
+            check_times(self.con, name, table)
         for stream in self.schema.streams:
             if stream.ready:
                 name = f"{stream.name}.ready"
@@ -342,16 +341,6 @@ class _Run:
                 facts.kept[name] = facts.read[name] - bad
                 facts.copies[name] = 0
         return counts
-
-    def _check_times(self, name: str, table: Table) -> None:
-        if table.time is None:
-            return
-        first, last = one_row(self.con, f'SELECT min("time"), max("time") FROM "t_{name}"')
-        if first is not None and (last < _EARLIEST or first > _LATEST):
-            raise DataError(
-                f"tables.{name}.time must lie between 1980 and 2100. Received: {first} to {last} ms since 1970, read "
-                f'from column "{table.time.column}" as unit "{table.time.unit}"\n  fix: set the unit in the schema'
-            )
 
     def _vector_sizes(self, counts: dict[str, Counts]) -> dict[str, int]:
         found = {n: s for c in counts.values() for n, s in c.findings.sizes.items()}
@@ -408,10 +397,3 @@ class _Run:
         write_examples(self.con, self.schema, plan, encoder, self.folder, self._advance)
         write_requests(self.con, self.schema, plan, encoder, self.folder, slices)
         return lengths
-
-
-def _content(name: str, table: Table, source: Source, used: list[str]) -> list[str]:
-    """Return the columns that tell whether two rows of a table are alike; none where nobody asks."""
-    if table.id or name in ("users", "ads"):
-        return sorted(c for c in set(used) if c in source.columns)
-    return sorted(source.columns) if table.deduplicate else []

@@ -13,6 +13,7 @@ from opengem.data.columns import canonical_ids, plain
 from opengem.data.ingestion.read.normalise import SQL_TYPES, Findings, column_of, normalise
 from opengem.data.ingestion.read.plan import Use
 from opengem.data.ingestion.read.sources import Source, SourceFile
+from opengem.data.ingestion.work_database import one_row
 from opengem.errors import DataError
 from opengem.schema.words import Table
 
@@ -21,6 +22,7 @@ pc: Any = pyarrow.compute  # its functions are made at run time, out of a type c
 BATCH_ROWS = 131_072
 ROW_BITS = 40
 """A row is known as `file number << ROW_BITS | position in the file`."""
+_EARLIEST, _LATEST = 315_532_800_000, 4_102_444_800_000  # 1980 and 2100
 
 
 @dataclass
@@ -74,6 +76,29 @@ def read_table(
             if batch.num_rows:
                 _take_in(con, source, file, batch, rows, uses, content, counts.findings, table)
     return counts
+
+
+def content_columns(name: str, table: Table, source: Source, used: list[str]) -> list[str]:
+    """Return the columns that tell whether two rows of a table are alike; none where ingest does not ask."""
+    if table.id or name in ("users", "ads"):
+        return sorted(c for c in set(used) if c in source.columns)
+    return sorted(source.columns) if table.deduplicate else []
+
+
+def check_times(con: Any, name: str, table: Table) -> None:
+    """Check that the times of a table that was read may be true.
+
+    Raises:
+        DataError: They lie outside 1980 to 2100, so their unit is wrong.
+    """
+    if table.time is None:
+        return
+    first, last = one_row(con, f'SELECT min("time"), max("time") FROM "t_{name}"')
+    if first is not None and (last < _EARLIEST or first > _LATEST):
+        raise DataError(
+            f"tables.{name}.time must lie between 1980 and 2100. Received: {first} to {last} ms since 1970, read "
+            f'from column "{table.time.column}" as unit "{table.time.unit}"\n  fix: set the unit in the schema'
+        )
 
 
 def _take_in(
