@@ -1,4 +1,5 @@
 import decimal
+import uuid
 
 import numpy as np
 import pyarrow as pa
@@ -7,6 +8,8 @@ import pytest
 from opengem.data.columns import canonical_ids, canonical_lists, labels, numbers, vectors
 from opengem.errors import DataError
 
+UUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
+UUIDS = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([UUID.bytes, None, UUID.bytes], pa.binary(16)))
 TEXT = pa.array(["a", "b", "a", None])
 
 
@@ -16,7 +19,10 @@ TEXT = pa.array(["a", "b", "a", None])
         (pa.array([5, None], pa.int8()), ["5", None]),
         (pa.array([2**64 - 1, 2**63], pa.uint64()), ["18446744073709551615", "9223372036854775808"]),
         (pa.array([9007199254740993, None]), ["9007199254740993", None]),
-        (pa.array([5.0, -0.0, float("nan"), 5.5, 2.0**53]), ["5", "0", None, "5.5", "9007199254740992"]),
+        (pa.array([5.0, -0.0, float("nan"), 5.5, 2.0**53 - 1]), ["5", "0", None, "5.5", "9007199254740991"]),
+        (pa.array([5.0, 16777215.0, None], pa.float32()), ["5", "16777215", None]),
+        (UUIDS, [str(UUID), None, str(UUID)]),
+        (UUIDS[1:], [None, str(UUID)]),
         (pa.array([decimal.Decimal("5.00"), decimal.Decimal("10.50")]), ["5", "10.5"]),
         (
             pa.array([decimal.Decimal("12345678901234567890123456789012345679")], pa.decimal128(38, 0)),
@@ -46,6 +52,22 @@ def test_types_that_cannot_be_ids_are_named():
         canonical_ids(pa.array([[1]]), "tags")
     with pytest.raises(DataError, match="UTF-8"):
         canonical_ids(pa.array([b"\xff"]))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (2.0**53, pa.float64()),
+        (-(2.0**60), pa.float64()),
+        (float("inf"), pa.float64()),
+        (2.0**24, pa.float32()),
+    ],
+)
+def test_floats_too_large_to_be_ids_are_refused(value, kind):
+    with pytest.raises(
+        DataError, match=r'"user" must hold ids below 2\^.*\n  fix: write the ids as integers'
+    ):
+        canonical_ids(pa.array([1.0, None, value], kind), "user")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +122,7 @@ def test_labels_are_0_1_or_missing():
 def test_vectors():
     matrix, bad = vectors(pa.array([[1, 2], None, [3], [4, float("inf")], [5.5, None], []]))
     np.testing.assert_array_equal(
-        matrix, np.array([[1, 2], [0, 0], [0, 0], [0, 0], [5.5, 0], [0, 0]], np.float32)
+        matrix, np.array([[1, 2], [0, 0], [0, 0], [0, 0], [0, 0], [0, 0]], np.float32)
     )
-    assert bad.tolist() == [False, False, True, True, False, True]
+    assert bad.tolist() == [False, False, True, True, True, True]
     assert vectors(pa.array([[1.0, 2.0, 3.0]]), size=2)[1].tolist() == [True]

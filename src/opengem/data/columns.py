@@ -11,27 +11,42 @@ from opengem.errors import DataError
 pc: Any = pyarrow.compute  # its functions are made at run time, out of a type checker's sight
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
-_ID_TYPES = "integers, text, decimals, whole floats, booleans, dates, or dictionaries of these"
+_ID_TYPES = "integers, text, decimals, floats, booleans, dates, UUIDs, or dictionaries of these"
 _ID_LISTS = f"a list of ids (list, large_list, fixed_size_list or list_view of {_ID_TYPES})"
 
 
 def plain(column: Column) -> pa.Array:
-    """Return one array without chunks or dictionary; codes of a dictionary are never taken for values."""
+    """Return one array without chunks or dictionary; codes of a dictionary are never taken for values.
+
+    An extension type counts as what it is stored in, but for UUIDs, which are text.
+    """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     if isinstance(array, pa.ExtensionArray):
-        array = array.storage
+        array = _uuid_text(array) if array.type.extension_name == "arrow.uuid" else array.storage
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     return array
+
+
+def _uuid_text(array: pa.ExtensionArray) -> pa.Array:
+    """Return UUIDs as text of 36 characters."""
+    storage = array.storage
+    raw = np.frombuffer(storage.buffers()[1] or b"", np.uint8)[16 * storage.offset :][: 16 * len(storage)]
+    digits = np.frombuffer(raw.tobytes().hex().encode(), np.uint8).reshape(-1, 32)
+    text = np.full((len(storage), 36), ord("-"), np.uint8)
+    text[:, np.r_[0:8, 9:13, 14:18, 19:23, 24:36]] = digits
+    words = pa.Array.from_buffers(pa.binary(36), len(storage), [None, pa.py_buffer(text)])
+    return pc.if_else(storage.is_valid(), words.cast(pa.binary()).cast(pa.string()), None)
 
 
 def canonical_ids(column: Column, name: str = "column") -> pa.Array:
     """Return ids as text, so that one id has one spelling whatever its type.
 
     int 5, uint64 5, decimal 5.00, float 5.0 and text "5" are all "5"; text "05" stays "05"; true is "1". Integers of
-    64 bits and decimals keep every digit. NaN is null, as is null.
+    64 bits and decimals keep every digit. Floats must lie below the size from which whole numbers are no longer told
+    apart (2^53, for 32 bits 2^24): a larger id has lost its digits before it came here. NaN is null, as is null.
 
     Args:
         column: Ids of any length.
@@ -41,7 +56,7 @@ def canonical_ids(column: Column, name: str = "column") -> pa.Array:
         `pa.StringArray` of the same length.
 
     Raises:
-        DataError: The column's type cannot hold ids.
+        DataError: The column's type cannot hold ids, or a float is too large to be one.
     """
     array = plain(column)
     kind = array.type
@@ -69,14 +84,21 @@ def canonical_ids(column: Column, name: str = "column") -> pa.Array:
             text = pc.replace_substring_regex(text, pattern=r"\.$", replacement="")
         return text
     if pa.types.is_floating(kind):
-        return _float_ids(array)
+        return _float_ids(array, name)
     raise DataError(f'column "{name}" must hold {_ID_TYPES}. Received: {kind}')
 
 
-def _float_ids(array: pa.Array) -> pa.Array:
+def _float_ids(array: pa.Array, name: str) -> pa.Array:
+    bits = {16: 11, 32: 24, 64: 53}[array.type.bit_width]
     values = array.cast(pa.float64())
     values = pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
-    whole = pc.and_(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), 2.0**63))
+    large = pc.greater_equal(pc.abs(values), 2.0**bits)
+    if pc.any(large).as_py():
+        raise DataError(
+            f'column "{name}" must hold ids below 2^{bits} in {array.type}, where whole numbers are told apart. '
+            f"Received: {values.filter(large)[0].as_py()}\n  fix: write the ids as integers, decimals or text"
+        )
+    whole = pc.equal(pc.floor(values), values)
     as_int = pc.if_else(whole, values, 0.0).cast(pa.int64()).cast(pa.string())
     return pc.if_else(whole, as_int, values.cast(pa.string()))
 
@@ -176,7 +198,8 @@ def numbers(column: Column, name: str = "column", cast: bool = False) -> tuple[p
     elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         if not cast:
             raise DataError(
-                f'column "{name}" must hold numbers. Received: {kind}\n  fix: write numbers, or set cast = true'
+                f'column "{name}" must hold numbers. Received: {kind}\n'
+                "  fix: write numbers; a feature can also be read with cast = true"
             )
         array = cast_or_null(pc.utf8_trim_whitespace(array.cast(pa.string())), pa.float64())
     elif pa.types.is_decimal(kind):
@@ -218,7 +241,7 @@ def labels(column: Column, name: str = "column") -> tuple[pa.Array, np.ndarray]:
 
 
 def vectors(column: Column, name: str = "column", size: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors as float32 `(n, size)`, zeros where null, and a mask of those of another size.
+    """Return vectors as float32 `(n, size)`, zeros where null, and a mask of those that are not `size` numbers.
 
     Args:
         column: Lists of numbers.
@@ -236,11 +259,12 @@ def vectors(column: Column, name: str = "column", size: int = 0) -> tuple[np.nda
     lengths = np.diff(offsets)
     size = size or int(lengths[~missing][0]) if (~missing).any() else size
     bad = ~missing & (lengths != size)
+    unreadable |= np.asarray(values.is_null())  # a missing element has no place to be missing in
     if unreadable.any():
         bad |= np.add.reduceat(np.append(unreadable, False), offsets[:-1]).astype(bool) & (lengths > 0)
     result = np.zeros((len(array), size), np.float32)
     good = np.repeat(~bad & ~missing, lengths)
-    floats = np.nan_to_num(values.to_numpy(zero_copy_only=False), nan=0.0)
+    floats = values.to_numpy(zero_copy_only=False)
     result[~bad & ~missing] = floats[good].reshape(-1, size)
     return result, bad
 

@@ -24,13 +24,13 @@ Where = Callable[[int], str]
 _LONGEST_TEXT = 1_000
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _DECIMAL = re.compile(r"-?[0-9]{1,38}(\.[0-9]{1,38})?")
-_RANGES = {"integer": (-(2**63), 2**63), "unsigned": (0, 2**64), "number": (-(2**63), 2**63)}
+_RANGES = {"integer": (-(2**63), 2**63), "unsigned": (0, 2**64), "number": (1 - 2**53, 2**53)}
 _RANGES["decimal"] = (1 - 10**38, 10**38)
 _WORDS = {
     "integer": "a whole number from -2^63 to 2^63 - 1",
     "unsigned": "a whole number from 0 to 2^64 - 1",
     "decimal": "a whole number, or text of digits with a point",
-    "number": "a finite number",
+    "number": "a number between -2^53 and 2^53",
     "boolean": "true or false",
     "text": "text",
 }
@@ -215,7 +215,7 @@ def _id(value: Any, kinds: Kinds, where: Where, i: int) -> str | None:
             return str(value)
         if "boolean" in kinds and value in (0, 1):
             return str(value)
-    elif kind is float and "number" in kinds and math.isfinite(value):
+    elif kind is float and "number" in kinds and abs(value) < 2**53:
         return canonical_ids(pa.array([value]))[0].as_py()
     wanted = " or ".join(_WORDS[k] for k in sorted(kinds))
     raise RequestError(where(i), f"must be an id as the log writes it: {wanted}. Received: {kind_of(value)}.")

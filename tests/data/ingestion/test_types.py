@@ -1,6 +1,7 @@
 """Files as they come: types that drift, lists of many spellings, dictionaries, folders, encodings."""
 
 import decimal
+import uuid
 
 import pyarrow as pa
 import pytest
@@ -39,6 +40,52 @@ def test_unsigned_and_decimal_ids_keep_every_digit(log):
     ids = [decimal.Decimal(digits + d) for d in "8989"]
     log.impressions(*({"ad": a} for a in ids), ad=pa.decimal128(38, 0))
     assert log.ingest().vocabulary("item") == {digits + "8": 2, digits + "9": 2}
+
+
+def test_example_ids_as_decimals_keep_every_digit(log):
+    log.schema["tables"]["impressions"]["id"] = "id"
+    ids = [decimal.Decimal(i) for i in (2**53 + 1, -(2**63), 2**63, 7)]
+    log.impressions(*({"id": i} for i in ids), id=pa.decimal128(38, 0))
+    stored = log.ingest()
+    assert sorted(stored.column("example_id")) == [-(2**63), 7, 2**53 + 1]
+    assert stored.manifest["rows"]["quarantined"] == {
+        "impressions: key id is not a whole number of 64 bits": 1
+    }
+
+
+def test_uuids_are_text_whether_as_their_type_or_as_text(log):
+    users = [uuid.UUID(int=k) for k in (1, 2, 3)]
+    as_uuids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([u.bytes for u in users], pa.binary(16)))
+    table = rows("impressions", {}, {}, {})
+    log.write("impressions", table.set_column(0, "user", as_uuids))
+    log.events(*({"user": str(u), "item": k, "ts": 1_767_225_500_000} for k, u in enumerate(users)))
+    stored = log.ingest()
+    assert sorted(stored.column("user_key")) == [str(u) for u in users]
+    assert sorted(stored.items()) == [["0"], ["1"], ["2"]]
+
+
+def test_a_float_column_of_ids_that_lost_their_digits_is_refused(log):
+    log.impressions({"user": 2.0**53}, {"user": None}, user=pa.float64())
+    with pytest.raises(DataError, match=r'part-0\.parquet .*"user" must hold ids below 2\^53'):
+        log.ingest()
+
+
+def test_a_glob_of_folders(log):
+    log.schema["tables"]["impressions"]["path"] = "impressions/day=*/log.parquet"
+    log.impressions({}, part="day=1/log.parquet/part-0")
+    log.impressions({}, {}, part="day=2/log")
+    log.impressions({}, {}, {}, part="day=1/log.parquet/_temporary/part-0")
+    assert len(log.ingest().column("time")) == 3
+
+
+def test_a_vector_with_a_missing_element_is_quarantined(log):
+    log.schema["features"]["look"] = {"owner": "context", "kind": "vector"}
+    log.impressions(
+        {"look": [1.0, 2.0]}, {"look": [3.0, None]}, {"look": None}, {"look": [float("nan"), 1.0]}
+    )
+    stored = log.ingest()
+    assert stored.column("f_look") == [[1.0, 2.0], [0.0, 0.0]]
+    assert stored.manifest["rows"]["quarantined"] == {"impressions: vector look is not 2 numbers": 2}
 
 
 def test_types_that_drift_from_file_to_file(log):

@@ -7,7 +7,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from opengem.data.columns import canonical_ids, canonical_lists, labels, list_parts, numbers, plain, vectors
+from opengem.data.columns import (
+    canonical_ids,
+    canonical_lists,
+    cast_or_null,
+    labels,
+    list_parts,
+    numbers,
+    plain,
+    vectors,
+)
 from opengem.data.ingestion.read.plan import Use
 from opengem.data.ingestion.read.sources import SourceFile
 from opengem.data.times import read_times
@@ -141,6 +150,9 @@ def _whole_numbers(array: pa.Array, column: str) -> tuple[pa.Array, np.ndarray]:
     if pa.types.is_floating(kind):
         floats = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
         missing = np.isnan(floats)
-        bad = ~missing & ~((np.floor(floats) == floats) & (np.abs(floats) <= 2.0**53))
+        bad = ~missing & ~((np.floor(floats) == floats) & (np.abs(floats) < 2.0**53))
         return pa.array(np.where(missing | bad, 0, floats).astype(np.int64), mask=missing | bad), bad
+    if pa.types.is_decimal(kind):
+        values = cast_or_null(canonical_ids(array, column), pa.int64())
+        return values, given & np.asarray(values.is_null())
     raise DataError(f'column "{column}" must hold whole numbers of 64 bits. Received: {kind}')

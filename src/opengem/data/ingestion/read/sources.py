@@ -52,7 +52,8 @@ class Source:
 def find_files(root: Path, pattern: str, table: str) -> list[Path]:
     """Return the Parquet files of a path, folder or glob, in the order of their names.
 
-    In folders, names that begin with `.` or `_` are passed over, as other tools do.
+    A glob may match folders too, such as the `part.parquet/` that some engines write. In folders, names that begin with
+    `.` or `_` are passed over, as other tools do.
 
     Raises:
         DataError: There is none.
@@ -60,13 +61,10 @@ def find_files(root: Path, pattern: str, table: str) -> list[Path]:
     path = Path(pattern) if Path(pattern).is_absolute() else root / pattern
     if any(mark in pattern for mark in "*?["):
         found = [Path(p) for p in glob.glob(str(path), recursive=True)]
-        files = [f for f in found if f.is_file()]
+        files = [f for place in found for f in ([place] if place.is_file() else _files_below(place))]
+        files = list(dict.fromkeys(files))  # a glob may match a folder and what is in it
     elif path.is_dir():
-        files = [
-            f
-            for f in path.rglob("*.parquet")
-            if f.is_file() and not any(part.startswith((".", "_")) for part in f.relative_to(path).parts)
-        ]
+        files = _files_below(path)
     else:
         files = [path] if path.is_file() else []
     if not files:
@@ -75,6 +73,14 @@ def find_files(root: Path, pattern: str, table: str) -> list[Path]:
             f"Received: {path}, where there is none"
         )
     return sorted(files)
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return [
+        f
+        for f in folder.rglob("*.parquet")
+        if f.is_file() and not any(part.startswith((".", "_")) for part in f.relative_to(folder).parts)
+    ]
 
 
 def open_source(root: Path, pattern: str, table: str) -> Source:
