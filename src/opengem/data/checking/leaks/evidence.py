@@ -6,7 +6,7 @@ from typing import Literal
 from opengem.data.checking.leaks.later import Later, LaterTimes
 from opengem.data.checking.leaks.names import Named
 from opengem.data.checking.leaks.own_row import STRONG, WEAK, OwnRow, Telling
-from opengem.data.checking.leaks.whole_log import WholeLog, Windows
+from opengem.data.checking.leaks.whole_log import WholeLog, WindowGap
 from opengem.data.checking.report import percent
 
 Strength = Literal["sure", "likely", "name"]
@@ -113,7 +113,7 @@ def by_whole_log(found: WholeLog) -> Evidence | None:
     return Evidence("whole log", "sure" if found.z <= SURE_Z else "likely", text)
 
 
-def by_windows(found: Windows) -> Evidence | None:
+def by_windows(found: WindowGap) -> Evidence | None:
     """Weigh how much better an owner's value tells one window than the other."""
     gap = abs(found.after - found.train) - 3 * found.error
     if gap < LIKELY_GAP:

@@ -18,7 +18,13 @@ from opengem.data.checking.leaks.later import later_outcomes, measure_later, mea
 from opengem.data.checking.leaks.names import clock_columns, feedback_words, named
 from opengem.data.checking.leaks.own_row import ENOUGH, measure_own_row
 from opengem.data.checking.leaks.sample import Sample, draw_sample
-from opengem.data.checking.leaks.whole_log import halve_labels, measure_whole_log, measure_windows, owner_of
+from opengem.data.checking.leaks.whole_log import (
+    halve_labels,
+    label_windows,
+    measure_whole_log,
+    measure_windows,
+    owner_of,
+)
 from opengem.data.checking.logs import Logs
 from opengem.data.checking.report import DataCheck
 from opengem.errors import ConfigError, nearest
@@ -67,7 +73,8 @@ def check_leaks(logs: Logs, check: DataCheck, known: frozenset[str]) -> None:
     """
     _check_known(logs, known)
     sample = draw_sample(logs)
-    outcomes, halves = later_outcomes(logs, sample), halve_labels(logs, sample)
+    outcomes = later_outcomes(logs, sample)
+    halves, windows = halve_labels(logs, sample), label_windows(sample)
     words = feedback_words(logs.schema)
     skipped: dict[str, str] = {}
     judged: list[Judged] = []
@@ -86,7 +93,7 @@ def check_leaks(logs: Logs, check: DataCheck, known: frozenset[str]) -> None:
         if column.is_number and column.table == "impressions":
             found.append(by_later(measure_later(column, outcomes)))
         found += [by_whole_log(m) for m in measure_whole_log(column, sample, halves)]
-        found += [by_windows(m) for m in measure_windows(column, sample)]
+        found += [by_windows(m) for m in measure_windows(column, sample, windows)]
         signs = [e for e in found if e is not None]
         one.evidence = sorted(signs, key=lambda e: _STRENGTHS.index(e.strength))
         judged.append(one)

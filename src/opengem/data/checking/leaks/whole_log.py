@@ -46,7 +46,7 @@ class WholeLog:
 
 
 @dataclass(frozen=True)
-class Windows:
+class WindowGap:
     """How well a column of users or ads ranks the examples of training, and those after it, against one task.
 
     Attributes:
@@ -174,7 +174,42 @@ def measure_whole_log(
     return list(best.values())
 
 
-def measure_windows(column: Column, sample: Sample) -> list[Windows]:
+@dataclass(frozen=True)
+class Window:
+    """Labelled examples of training, or of validation and test, for one task.
+
+    Attributes:
+        rows: Their places in the sample, those of the first half first.
+        cut: Where the second half begins.
+        owners: `user` and `ad` -> how many have a positive, and how many a negative.
+    """
+
+    rows: np.ndarray
+    cut: int
+    owners: dict[str, tuple[int, int]]
+
+
+def label_windows(sample: Sample) -> dict[str, tuple[Window, Window]]:
+    """Return the examples of each task in training, and after it."""
+    order = np.argsort(sample.half, kind="stable")
+    found: dict[str, tuple[Window, Window]] = {}
+    for task, labels in sample.labels.items():
+        labelled = order[~np.isnan(labels[order])]
+        windows = []
+        for inside in (sample.train, sample.after):
+            rows = labelled[inside[labelled]]
+            hits, misses = rows[labels[rows] == 1], rows[labels[rows] == 0]
+            owners = {
+                o: (len(np.unique(c[hits])), len(np.unique(c[misses]))) for o, c in sample.entity.items()
+            }
+            windows.append(Window(rows, len(rows) - int(sample.half[rows].sum()), owners))
+        found[task] = (windows[0], windows[1])
+    return found
+
+
+def measure_windows(
+    column: Column, sample: Sample, windows: dict[str, tuple[Window, Window]]
+) -> list[WindowGap]:
     """Measure whether a user's or ad's value ranks the examples of one window far better than those of the other.
 
     A value that was known before all of them does so about equally; one that was computed from the labels of a window
@@ -183,40 +218,29 @@ def measure_windows(column: Column, sample: Sample) -> list[Windows]:
     Args:
         column: The column.
         sample: The examples.
+        windows: The windows, from `label_windows`.
 
     Returns:
         For each task with 30 owners of positives, and of negatives, in both windows: the reading with the largest
         difference.
     """
     owner = owner_of(column)
-    if not owner:
+    enough = {t: w for t, w in windows.items() if owner and min(min(v.owners[owner]) for v in w) >= EXAMPLES}
+    if not enough:
         return []
     variants = levels_of(column, np.ones(sample.rows, bool))
-    order = np.argsort(sample.half, kind="stable")
-    best: list[Windows] = []
-    for task, labels in sample.labels.items():
-        labelled = order[~np.isnan(labels[order])]
-        windows = [labelled[inside[labelled]] for inside in (sample.train, sample.after)]
-        # a value is drawn once an owner, however many examples read it
-        hits = [
-            tuple(len(np.unique(sample.entity[owner][w[labels[w] == y]])) for y in (1, 0)) for w in windows
-        ]
-        if min(min(h) for h in hits) < EXAMPLES:
-            continue
+    best: list[WindowGap] = []
+    for task, pair in enough.items():
+        y = sample.labels[task]
         found = []
         for levels in variants:
             train, after = (
-                fitted_auc(
-                    levels.own[w],
-                    levels.size,
-                    labels[w],
-                    sample.surface[w],
-                    len(w) - int(sample.half[w].sum()),
-                )
-                for w in windows
+                fitted_auc(levels.own[w.rows], levels.size, y[w.rows], sample.surface[w.rows], w.cut)
+                for w in pair
             )
-            errors = [auc_error(auc, *h) for auc, h in zip((train, after), hits, strict=True)]
-            found.append(Windows(owner, task, train, after, math.hypot(*errors)))
+            # a value is drawn once an owner, however many examples read it
+            errors = [auc_error(auc, *w.owners[owner]) for auc, w in zip((train, after), pair, strict=True)]
+            found.append(WindowGap(owner, task, train, after, math.hypot(*errors)))
         best.append(max(found, key=lambda w: abs(w.after - w.train)))
     return best
 
