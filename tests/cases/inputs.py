@@ -114,6 +114,10 @@ class Case:
         given = ("ingest", schema, "--root", self.folder, "--out", self.out / "dataset", *arguments)
         return opengem(*given, cwd=self.out)
 
+    def check(self, *arguments: str | Path) -> Result:
+        """Run `opengem data check` with the schema as it now is."""
+        return opengem("data", "check", self.write_schema(), "--root", self.folder, *arguments, cwd=self.out)
+
 
 class Stored:
     """A data set, read back through the public reader, with embedding rows turned into the ids they stand for."""

@@ -14,8 +14,10 @@ from tests.cases.inputs import DAY, DAYS, T0
 def test_pt01_a_backfill_that_was_not_known_yet(case):
     given = case("pt01_arrival.py")
     assert given.ingest().histories() == {1: ["10", "20"], 2: ["10", "20"]}
+    assert "tables.events: no arrival is declared, so late data cannot be seen" in given.check().stdout
     given["events"]["arrival"] = "arrived"
     assert given.ingest().histories() == {1: ["10"], 2: ["10", "20"]}
+    assert "tables.events: no arrival is declared" not in given.check().stdout
 
 
 def test_pt02_at_the_same_millisecond(case):
@@ -87,6 +89,7 @@ def test_pt08_the_click_that_precedes_its_own_impression(case):
     stored = given.ingest()
     assert stored.histories() == {1: ["6"], 2: ["6"], 3: ["6", "7"]}
     assert stored.manifest["events_before_own_request"] == {"acts": 1}
+    assert "tables.events: 1 event is stamped before its own impression" in given.check().stdout
 
 
 def test_pt09_statistics_and_vocabularies_are_of_the_training_window(case):

@@ -95,6 +95,9 @@ def test_sq05_nobody_has_a_history(case, tmp_path):
     data = stored.data
     assert data.num_examples == 960
     assert all(history == [] for history in stored.histories().values())
+    found = given.check().stdout
+    assert "100% of examples have no history" in found
+    assert "units and zones" in found
     config = VerticalConfig(width=4, heads=1, layers=(8,), dropout=0.0, history=20)
     model = config.build(data.inputs).train()
     batch = next(iter(Loader(data, "train", batch_size=64, history=20)))
