@@ -15,7 +15,8 @@ from opengem.config import build, to_plain
 from opengem.errors import ConfigError
 from opengem.models.baselines import DINConfig, LogisticRegressionConfig
 from opengem.models.gem import GEMConfig
-from opengem.training.checkpoint import latest_checkpoint, load_checkpoint, load_model_state
+from opengem.training.checkpoint import latest_checkpoint, load_checkpoint, load_model_state, load_newest
+from opengem.training.inference import TrainedModel
 from opengem.training.run import TrainingConfig, TrainRun
 from opengem.training.run_folder import RunFolder
 from opengem.training.trainer import train
@@ -71,6 +72,7 @@ import sys
 from pathlib import Path
 from opengem.config import build, load_toml
 import opengem.models
+from opengem.training.inference import TrainedModel
 from opengem.training.run import TrainRun
 from opengem.training.trainer import train
 train(build(TrainRun, load_toml(Path(sys.argv[1]))), Path(sys.argv[2]), resume=True)
@@ -137,10 +139,15 @@ def test_half_a_checkpoint_is_not_a_checkpoint(small_data, tmp_path):
     broken = newest.with_name("step-999999999")
     broken.mkdir()
     (broken / "model.safetensors").write_bytes(b"half")
-    assert latest_checkpoint(result.folder / "checkpoints") == newest
+    found = load_newest(result.folder / "checkpoints")
+    assert found.path == newest
+    assert len(found.passed_over) == 1
+    assert "step-999999999" in found.passed_over[0]
     (broken / "state.json").write_text("{}")
     with pytest.raises(ValueError, match="step-999999999"):
         load_checkpoint(broken)
+    with pytest.raises(ValueError, match="step-999999999"):
+        TrainedModel.load(result.folder)
 
 
 def test_bf16_trains_close_to_fp32(small_data, tmp_path):

@@ -1,5 +1,7 @@
 """Embedding tables on FBGEMM: look-up, gradient and row-wise AdaGrad in one fused operator."""
 
+import functools
+import importlib
 import importlib.metadata
 import warnings
 from typing import Any
@@ -16,7 +18,7 @@ _PAIRS = {"1.8": "2.13", "1.9": "2.14"}
 
 
 def fbgemm_problem() -> str:
-    """Return why FBGEMM cannot run here, or an empty string. It looks at versions before it imports anything."""
+    """Return in one line why FBGEMM cannot run here, or an empty string. Versions come before any import."""
     found = ""
     for package in ("fbgemm-gpu-cpu", "fbgemm-gpu"):
         try:
@@ -35,6 +37,24 @@ def fbgemm_problem() -> str:
             f"install fbgemm-gpu-cpu=={fitting}.0" if fitting else "no FBGEMM release is known for this torch"
         )
         return f"FBGEMM {found} belongs to torch {wanted or '(unknown)'}, and torch {torch.__version__} is here: {pin}"
+    if broken := _import_error():
+        return (
+            f"fbgemm_gpu {found} cannot be imported: {broken}. The pair that works is fbgemm-gpu-cpu=={fbgemm}.0 "
+            f"with torch {wanted}, installed anew"
+        )
+    return ""
+
+
+@functools.cache
+def _import_error() -> str:
+    """Return the first line of what importing FBGEMM raises, or an empty string."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecations inside FBGEMM's own import
+            importlib.import_module("fbgemm_gpu.split_table_batched_embeddings_ops_training")
+    except Exception as error:  # a broken package may raise anything
+        lines = str(error).splitlines() or [""]
+        return f"{type(error).__name__}: {lines[0]}"
     return ""
 
 
@@ -43,7 +63,8 @@ class FusedTables(nn.Module):
 
     Same look-ups and same state dict as the module that it replaces. Rows are updated in the backward pass by row-wise
     AdaGrad: `s += mean(g^2); w -= lr g / (sqrt(s) + eps)`, s one number a row. FBGEMM's CPU kernel takes a weight decay
-    and ignores it, so there is none here.
+    and ignores it, so there is none here. A gradient that is not finite raises `FloatingPointError` in the backward
+    pass, before any row is touched.
 
     Args:
         tables: The module to replace; its values are copied.
@@ -63,7 +84,7 @@ class FusedTables(nn.Module):
                 f'training.table_backend "fbgemm" needs an embedding width that is a multiple of 4. '
                 f'Received: {tables.width}. Use another width or table_backend = "reference"'
             )
-        self.width = tables.width
+        self.width, self.vocabulary = tables.width, tables.vocabulary
         self.rows = {name: weight.shape[0] for name, weight in tables.weights.items()}
         self.base: dict[str, int] = {}
         total = 0
@@ -97,6 +118,9 @@ class FusedTables(nn.Module):
         indices = torch.cat(flat)
         # bags of one id each: the pooled operator has the faster backward pass on CPU
         rows = self.fused(indices, torch.arange(indices.numel() + 1))
+        if rows.requires_grad:
+            names = [table for table, _ in lookups.values()]
+            rows.register_hook(lambda gradient: _require_finite(gradient, names, sizes))
         parts = rows.split(sizes)
         return {
             key: part.view(*ids.shape, self.width)
@@ -120,6 +144,15 @@ class FusedTables(nn.Module):
                 )
             else:
                 self.weight(name).copy_(state_dict[key])
+
+
+def _require_finite(gradient: Tensor, tables: list[str], sizes: list[int]) -> None:
+    """Stop the backward pass before the fused update: it would write NaN into the rows."""
+    if not torch.isfinite(gradient).all():
+        for name, part in zip(tables, gradient.split(sizes), strict=True):
+            wrong = int((~torch.isfinite(part)).sum())
+            if wrong:
+                raise FloatingPointError(f"{wrong} of {part.numel()} values of the gradient of table {name}")
 
 
 def fuse_tables(model: nn.Module, eps: float) -> nn.Module:

@@ -64,20 +64,20 @@ class SliceStatistic:
             rows: checked rows, each array [B].
             user_codes: [B] integers, positions in the array of draws.
         """
-        y, p, w = rows
+        y, p, w, score, loss = rows
         self.users, codes = np.unique(user_codes, return_inverse=True)
         count = len(self.users)
-        columns = (w, w * y, w * p, w * metrics.row_log_loss(y, p))
+        columns = (w, w * y, w * p, w * loss)
         self.sums = np.stack([np.bincount(codes, column, count) for column in columns], axis=1)
-        _, by_user, user_weight = metrics.auc_by_user(y, p, codes, w)
+        _, by_user, user_weight = metrics.auc_of_users(rows, codes)
         both = ~np.isnan(by_user)
         self.user_auc = np.stack([np.where(both, by_user, 0) * user_weight, both * user_weight], axis=1)
         positive = y == 1
-        order = np.argsort(p[~positive], kind="stable")
-        negatives = p[~positive][order]
+        order = np.argsort(score[~positive], kind="stable")
+        negatives = score[~positive][order]
         self.negative_user, self.negative_weight = codes[~positive][order], w[~positive][order]
-        rank = np.argsort(p[positive], kind="stable")
-        scores = p[positive][rank]
+        rank = np.argsort(score[positive], kind="stable")
+        scores = score[positive][rank]
         self.positive_user, self.positive_weight = codes[positive][rank], w[positive][rank]
         self.low = np.searchsorted(negatives, scores, side="left")
         self.high = np.searchsorted(negatives, scores, side="right")

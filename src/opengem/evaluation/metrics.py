@@ -19,11 +19,21 @@ CLIP = 1e-12
 
 
 class Rows(NamedTuple):
-    """Checked rows in float64: labels, predictions and weights, each [B]."""
+    """Checked rows in float64, each [B].
+
+    Attributes:
+        labels: 0 or 1.
+        predictions: probabilities in [0, 1].
+        weight: 0 or more.
+        score: what ranks the rows: log-odds where they are known, else the predictions.
+        loss: log loss, nats: from the log-odds where they are known, else from the predictions.
+    """
 
     labels: np.ndarray
     predictions: np.ndarray
     weight: np.ndarray
+    score: np.ndarray
+    loss: np.ndarray
 
 
 class Reliability(NamedTuple):
@@ -42,7 +52,12 @@ class Reliability(NamedTuple):
     count: np.ndarray
 
 
-def checked_rows(labels: ArrayLike, predictions: ArrayLike, weight: ArrayLike | None = None) -> Rows:
+def checked_rows(
+    labels: ArrayLike,
+    predictions: ArrayLike,
+    weight: ArrayLike | None = None,
+    log_odds: ArrayLike | None = None,
+) -> Rows:
     """Turn the arguments of a metric into float64 rows, or say what is wrong with them.
 
     Weights are divided by a power of two, which is exact and changes no metric, so that their products stay
@@ -52,6 +67,7 @@ def checked_rows(labels: ArrayLike, predictions: ArrayLike, weight: ArrayLike | 
         labels: [B], 0 or 1, numbers or booleans. Rows without a label must have been left out.
         predictions: [B], probabilities in [0, 1], not logits.
         weight: [B], finite, 0 or more. None weighs every row 1.
+        log_odds: [B], finite, where they are known: from about 37 on probabilities are all 1.
 
     Returns:
         The rows.
@@ -73,7 +89,13 @@ def checked_rows(labels: ArrayLike, predictions: ArrayLike, weight: ArrayLike | 
     _refuse(~((w >= 0) & (w < np.inf)), w, "weights must be finite and 0 or more")
     if weight is not None and len(w):
         w = np.ldexp(w, -int(np.frexp(w.max())[1]))
-    return Rows(y, p, w)
+    if log_odds is None:
+        return Rows(y, p, w, p, row_log_loss(y, p))
+    z = np.asarray(log_odds, dtype=np.float64)
+    if z.shape != y.shape:
+        raise DataError(f"log_odds must be as long as labels. Received shapes {z.shape} and {y.shape}.")
+    _refuse(~np.isfinite(z), z, "log_odds must be finite")
+    return Rows(y, p, w, z, np.logaddexp(0, np.where(y == 1, -z, z)))
 
 
 def _refuse(wrong: np.ndarray, values: np.ndarray, must: str) -> None:
@@ -148,8 +170,8 @@ def log_loss(labels: ArrayLike, predictions: ArrayLike, weight: ArrayLike | None
     Raises:
         DataError: see ``checked_rows``.
     """
-    y, p, w = checked_rows(labels, predictions, weight)
-    return ratio(w @ row_log_loss(y, p), w.sum())
+    rows = checked_rows(labels, predictions, weight)
+    return ratio(rows.weight @ rows.loss, rows.weight.sum())
 
 
 def normalized_entropy(labels: ArrayLike, predictions: ArrayLike, weight: ArrayLike | None = None) -> float:
@@ -172,9 +194,10 @@ def normalized_entropy(labels: ArrayLike, predictions: ArrayLike, weight: ArrayL
     Source:
         He et al., Practical Lessons from Predicting Clicks on Ads at Facebook, 2014, section 3.
     """
-    y, p, w = checked_rows(labels, predictions, weight)
-    total = w.sum()
-    return ratio(ratio(w @ row_log_loss(y, p), total), binary_entropy(ratio(w @ y, total)))
+    rows = checked_rows(labels, predictions, weight)
+    total = rows.weight.sum()
+    rate = ratio(rows.weight @ rows.labels, total)
+    return ratio(ratio(rows.weight @ rows.loss, total), binary_entropy(rate))
 
 
 def auc(labels: ArrayLike, predictions: ArrayLike, weight: ArrayLike | None = None) -> float:
@@ -191,7 +214,7 @@ def auc(labels: ArrayLike, predictions: ArrayLike, weight: ArrayLike | None = No
     Raises:
         DataError: see ``checked_rows``.
     """
-    y, p, w = checked_rows(labels, predictions, weight)
+    y, p, w, *_ = checked_rows(labels, predictions, weight)
     positive = y == 1
     negatives = p[~positive]
     order = np.argsort(negatives, kind="stable")
@@ -221,10 +244,18 @@ def auc_by_user(
     Raises:
         DataError: see ``checked_rows``; or users are not as many as labels.
     """
-    y, p, w = checked_rows(labels, predictions, weight)
+    rows = checked_rows(labels, predictions, weight)
+    if np.shape(users) != rows.labels.shape:
+        raise DataError(
+            f"users must be as long as labels. Received {np.shape(users)} and {rows.labels.shape}."
+        )
+    return auc_of_users(rows, users)
+
+
+def auc_of_users(rows: Rows, users: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """AUC of every user on rows that are checked already; see ``auc_by_user``."""
+    y, _, w, p, _ = rows
     ids, codes = np.unique(np.asarray(users), return_inverse=True)
-    if codes.shape != y.shape:
-        raise DataError(f"users must be as long as labels. Received {codes.shape} and {y.shape}.")
     if not len(y):
         return ids, np.zeros(0), np.zeros(0)
     order = np.lexsort((p, codes))
@@ -287,7 +318,7 @@ def calibration(labels: ArrayLike, predictions: ArrayLike, weight: ArrayLike | N
     Raises:
         DataError: see ``checked_rows``.
     """
-    y, p, w = checked_rows(labels, predictions, weight)
+    y, p, w, *_ = checked_rows(labels, predictions, weight)
     return ratio(w @ p, w @ y)
 
 
@@ -308,7 +339,7 @@ def reliability(
     Raises:
         DataError: see ``checked_rows``.
     """
-    y, p, w = checked_rows(labels, predictions, weight)
+    y, p, w, *_ = checked_rows(labels, predictions, weight)
     y, p, w = y[w > 0], p[w > 0], w[w > 0]
     if not len(y):
         return Reliability(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, np.int64))

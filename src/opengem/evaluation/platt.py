@@ -60,10 +60,13 @@ class PlattCalibration:
         missing = [task for task in table.tasks if task not in self.tasks]
         if missing:
             raise DataError(f"calibration must have been fitted for all tasks. Missing: {missing}.")
-        changed = {
-            task: self.probabilities(task, table.predictions[task], table.surface) for task in table.tasks
-        }
-        return replace(table, predictions=changed)
+        before = {task: table.log_odds.get(task, _logit(table.predictions[task])) for task in table.tasks}
+        after = {task: self._moved(task, z, table.surface) for task, z in before.items()}
+        return replace(
+            table,
+            predictions={task: _sigmoid(z) for task, z in after.items()},
+            log_odds=after if table.log_odds else {},
+        )
 
     def probabilities(self, task: str, predictions: ArrayLike, surface: ArrayLike) -> np.ndarray:
         """Calibrate probabilities of one task.
@@ -76,11 +79,14 @@ class PlattCalibration:
         Returns:
             [B] float64 in [0, 1], in the same order within a surface as before (a > 0).
         """
+        return _sigmoid(self._moved(task, _logit(predictions), surface))
+
+    def _moved(self, task: str, log_odds: np.ndarray, surface: ArrayLike) -> np.ndarray:
         fitted = self.tasks[task]
         names, codes = np.unique(np.asarray(surface, dtype=str), return_inverse=True)
         pairs = np.array([fitted.surfaces.get(str(name), fitted.total) for name in names]).reshape(-1, 2)
         slope, offset = pairs[codes].T
-        return _sigmoid(slope * _logit(np.asarray(predictions, np.float64)) + offset)
+        return slope * log_odds + offset
 
     def to_dict(self) -> dict[str, Any]:
         """Give the fits as JSON-able values."""
@@ -171,7 +177,8 @@ def fit_platt(table: PredictionTable, *, shrinkage_positives: float = 20.0) -> P
     tasks: dict[str, TaskCalibration] = {}
     for task in table.tasks:
         kept, rows = table.labelled(task), table.rows(task)
-        x, y, notes = _logit(rows.predictions), rows.labels, []
+        x = rows.score if table.log_odds else _logit(rows.predictions)
+        y, notes = rows.labels, []
         if not _two_classes(y):
             note = f"total: one class in {len(y)} rows, left as it was"
             tasks[task] = TaskCalibration(notes=[note])
@@ -237,9 +244,9 @@ def _information(x: np.ndarray, at: tuple[float, float]) -> np.ndarray:
     return np.array([[spread @ (x * x), cross], [cross, spread.sum()]])
 
 
-def _logit(p: np.ndarray) -> np.ndarray:
+def _logit(predictions: ArrayLike) -> np.ndarray:
     """Logit with p clipped at 1e-12 from both ends."""
-    p = np.clip(p, CLIP, 1 - CLIP)
+    p = np.clip(np.asarray(predictions, np.float64), CLIP, 1 - CLIP)
     return np.log(p) - np.log1p(-p)
 
 

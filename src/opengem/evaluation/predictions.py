@@ -1,8 +1,9 @@
 """Predictions of a model with their labels, and the Parquet file that holds them.
 
 Columns: example_id, request, user (int64), surface (string), time (int64, milliseconds since 1970-01-01
-UTC), and for each task ``p_TASK`` (probability) and ``y_TASK`` (0 or 1, null where the label is masked or
-not yet mature). Who predicted what stands in the file's key-value metadata.
+UTC), and for each task ``p_TASK`` (probability), ``z_TASK`` (log-odds, where they are known) and ``y_TASK``
+(0 or 1, null where the label is masked or not yet mature). Who predicted what stands in the file's
+key-value metadata.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class PredictionTable:
         time: [B] int64, milliseconds since 1970-01-01 UTC.
         predictions: task to [B] float32 or float64 in [0, 1].
         labels: task to [B] float32, 0 or 1, nan where masked or immature; the same tasks as ``predictions``.
+        log_odds: task to [B] finite, of all tasks or of none: what the predictions were before they ran together at 0
+            and 1. Where known, they rank the rows and give the log loss.
         model: name of the model.
         schema_fingerprint: of the schema that the model was trained with.
         split: which part of the data this is, for example ``"test"``.
@@ -52,6 +55,7 @@ class PredictionTable:
     time: np.ndarray
     predictions: dict[str, np.ndarray]
     labels: dict[str, np.ndarray]
+    log_odds: dict[str, np.ndarray] = field(default_factory=dict)
     model: str = ""
     schema_fingerprint: str = ""
     split: str = ""
@@ -70,7 +74,13 @@ class PredictionTable:
                 "predictions and labels must name the same tasks, at least one. "
                 f"Received {sorted(self.predictions)} and {sorted(self.labels)}."
             )
+        if self.log_odds and self.log_odds.keys() != self.predictions.keys():
+            raise DataError(
+                "log_odds must name the tasks of the predictions, or none. "
+                f"Received {sorted(self.log_odds)} and {sorted(self.predictions)}."
+            )
         columns = {name: getattr(self, name) for name in (*ID_COLUMNS, "surface")}
+        columns |= {f"z_{task}": values for task, values in self.log_odds.items()}
         columns |= {f"p_{task}": values for task, values in self.predictions.items()}
         columns |= {f"y_{task}": values for task, values in self.labels.items()}
         wrong = {
@@ -130,19 +140,28 @@ class PredictionTable:
             DataError: a label is neither 0 nor 1 nor missing.
         """
         p = np.asarray(self.predictions[task], np.float64)
-        wrong = ~((p >= 0) & (p <= 1))
+        self._refuse(
+            ~((p >= 0) & (p <= 1)), p, f'predictions of task "{task}" must be probabilities in [0, 1]'
+        )
+        z = self.log_odds.get(task)
+        if z is not None:
+            self._refuse(~np.isfinite(z), z, f'log-odds of task "{task}" must be finite')
+        kept = self.labelled(task)
+        try:
+            return checked_rows(
+                np.asarray(self.labels[task])[kept], p[kept], log_odds=None if z is None else z[kept]
+            )
+        except DataError as error:
+            raise DataError(f'task "{task}": {error}') from None
+
+    def _refuse(self, wrong: np.ndarray, values: np.ndarray, must: str) -> None:
         if wrong.any():
             first = int(np.argmax(wrong))
             raise CheckFailed(
-                f'predictions of task "{task}" must be probabilities in [0, 1]. Received {int(wrong.sum())} '
-                f"of {len(p)} that are not; first: {p[first]} for example_id {self.example_id[first]}"
-                f"{f' by model {self.model}' if self.model else ''}. No metric is computed from them."
+                f"{must}. Received {int(wrong.sum())} of {len(wrong)} that are not; first: {values[first]} for "
+                f"example_id {self.example_id[first]}{f' by model {self.model}' if self.model else ''}. "
+                "No metric is computed from them."
             )
-        kept = self.labelled(task)
-        try:
-            return checked_rows(np.asarray(self.labels[task])[kept], p[kept])
-        except DataError as error:
-            raise DataError(f'task "{task}": {error}') from None
 
     def take(self, rows: np.ndarray) -> PredictionTable:
         """Give the table of the chosen rows, by position or mask, in that order."""
@@ -151,6 +170,7 @@ class PredictionTable:
             **{name: getattr(self, name)[rows] for name in (*ID_COLUMNS, "surface")},
             predictions={task: np.asarray(values)[rows] for task, values in self.predictions.items()},
             labels={task: np.asarray(values)[rows] for task, values in self.labels.items()},
+            log_odds={task: np.asarray(values)[rows] for task, values in self.log_odds.items()},
         )
 
 
@@ -164,6 +184,8 @@ def to_arrow(table: PredictionTable) -> pa.Table:
     for task, values in table.predictions.items():
         kind = pa.float32() if np.asarray(values).dtype == np.float32 else pa.float64()
         columns[f"p_{task}"] = pa.array(values, kind)
+        if task in table.log_odds:
+            columns[f"z_{task}"] = pa.array(table.log_odds[task], pa.float64())
         columns[f"y_{task}"] = pa.array(
             np.asarray(table.labels[task], np.float32), pa.float32(), from_pandas=True
         )
@@ -235,6 +257,9 @@ def read_predictions(path: str | Path) -> PredictionTable:
         **{name: _numpy(found, name, path) for name in (*ID_COLUMNS, "surface")},
         predictions={task: _numpy(found, f"p_{task}", path) for task in tasks},
         labels={task: _numpy(found, f"y_{task}", path) for task in tasks},
+        log_odds={
+            task: _numpy(found, f"z_{task}", path) for task in tasks if f"z_{task}" in found.column_names
+        },
         model=metadata.get(_KEY + "model", ""),
         schema_fingerprint=metadata.get(_KEY + "schema_fingerprint", ""),
         split=metadata.get(_KEY + "split", ""),
@@ -248,7 +273,7 @@ def _numpy(found: pa.Table, name: str, path: str | Path) -> np.ndarray:
     column = found[name]
     if name == "surface":
         wanted, fits = "string", pa.types.is_string(column.type) or pa.types.is_dictionary(column.type)
-    elif name.startswith(("p_", "y_")):
+    elif name.startswith(("p_", "y_", "z_")):
         wanted, fits = "float", pa.types.is_floating(column.type)
     else:
         wanted, fits = "int64", column.type == pa.int64()

@@ -1,5 +1,7 @@
 """The sparse arch: embedding tables and their look-ups."""
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,11 +19,19 @@ class EmbeddingTables(nn.Module):
         tables: Table name -> number of rows.
         width: Embedding width E, at least 1.
         scale: Standard deviation of the initial values.
+        vocabulary: Table name -> name of the vocabulary whose ids its rows stand for; its own where not named.
     """
 
-    def __init__(self, tables: dict[str, int], width: int, scale: float = 0.01) -> None:
+    def __init__(
+        self,
+        tables: dict[str, int],
+        width: int,
+        scale: float = 0.01,
+        vocabulary: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__()
         self.width = width
+        self.vocabulary = {module_key(name): (vocabulary or {}).get(name, name) for name in tables}
         self.weights = nn.ParameterDict()
         for name, rows in tables.items():
             weight = torch.randn(rows, width) * scale

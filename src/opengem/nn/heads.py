@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from opengem.nn.surface_embedding import SurfaceEmbedding
 from opengem.schema.inputs import InputSpec
 
 
@@ -48,8 +49,8 @@ class DomainHeads(nn.Module):
         own = [min(max(p, 1e-6), 1 - 1e-4) for p in own]
         self.bias = nn.Parameter(torch.tensor([math.log(p / (1 - p)) for p in own]))
         if config.per_surface:
-            self.gain = nn.Embedding(len(inputs.surfaces) + 1, width_in)
-            self.surface_bias = nn.Embedding(len(inputs.surfaces) + 1, len(inputs.tasks))
+            self.gain = SurfaceEmbedding(inputs, width_in)
+            self.surface_bias = SurfaceEmbedding(inputs, len(inputs.tasks))
             nn.init.ones_(self.gain.weight)
             nn.init.zeros_(self.surface_bias.weight)
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from opengem.jagged import Batch, row_of_value
 from opengem.nn.embedding import EmbeddingTables
 from opengem.nn.names import module_key
+from opengem.nn.surface_embedding import SurfaceEmbedding
 from opengem.nn.time_encoding import TimeEncoding
 from opengem.schema.inputs import FeatureInput, InputSpec
 
@@ -69,7 +70,7 @@ class InputArch(nn.Module):
         self.config, self.inputs = config, inputs
         D, E = config.width, config.embedding_width
         self.tables = EmbeddingTables({t.name: t.rows for t in inputs.tables}, E)
-        self.surface = nn.Embedding(len(inputs.surfaces) + 1, D)
+        self.surface = SurfaceEmbedding(inputs, D)
         nn.init.normal_(self.surface.weight, std=0.02)
         self.request_tokens = FeatureTokens(config, inputs, ("user",))
         self.example_tokens = FeatureTokens(config, inputs, ("ad", "context"))

@@ -86,6 +86,11 @@ class InputSpec:
         """Return plain lists, dictionaries, strings and numbers."""
         return asdict(self)
 
+    def layout(self) -> dict[str, Any]:
+        """Return all but the base rates, from which a model is only begun: one model fits all inputs of one layout."""
+        tasks = [{"name": t.name, "given": t.given} for t in self.tasks]
+        return self.to_dict() | {"tasks": tasks}
+
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "InputSpec":
         """Build from what `to_dict` made (also after a trip through JSON)."""

@@ -1,6 +1,6 @@
 """A trained run as a model, and its predictions on a split."""
 
-import json
+import filecmp
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from opengem.config import build, load_toml
+from opengem.config import build, changes, load_toml
 from opengem.data.dataset import Dataset
+from opengem.data.encoder import Encoder
 from opengem.data.loader import Loader
 from opengem.errors import ConfigError
 from opengem.evaluation import Coverage, PredictionTable
@@ -39,7 +40,7 @@ class TrainedModel:
         settings = load_toml(folder.run_file)
         settings.pop("transfer", None)  # how it was taught; the model is the same without
         run = build(TrainRun, settings)
-        inputs = InputSpec.from_dict(json.loads(folder.inputs_file.read_text(encoding="utf-8")))
+        inputs = folder.inputs()
         model = run.model.build(inputs)
         model.load_state_dict(load_model_state(require_checkpoint(folder.checkpoints)))
         return cls(folder, run, inputs, model.eval())
@@ -50,27 +51,60 @@ class TrainedModel:
         return self.run.name or self.run.model.type
 
     def open_data(self, data: Path | None = None) -> Dataset:
-        """Open a data set for this model: the run's own, or another of the same schema."""
+        """Open a data set for this model: the run's own, or another of the same schema and vocabularies.
+
+        Raises:
+            ConfigError: The model would read its ids or numbers otherwise than in training; says what differs.
+        """
         dataset = Dataset.open(data or self.run.data)
-        if dataset.inputs.to_dict() != self.inputs.to_dict():
+        found = changes(self.inputs.layout(), dataset.inputs.layout())
+        found = found or differing_words(self.folder.encoder, dataset.folder / "encoder")
+        if found:
             raise ConfigError(
                 f"{dataset.folder} must have the inputs that the run {self.folder.path} was trained on. "
-                f"Received: schema {dataset.schema_fingerprint[:12]}, trained on {self.inputs.fingerprint[:12]}"
+                f"Received: schema {dataset.schema_fingerprint[:12]}, trained on {self.inputs.fingerprint[:12]}; "
+                + "; ".join(found)
             )
         return dataset
 
-    @torch.no_grad()
     def scores(
         self, dataset: Dataset, splits: tuple[str, ...], batch_size: int = 2048
     ) -> Iterator[tuple[Batch, Tensor, Tensor]]:
-        """Yield batches in time order with their probabilities `(B, T)` and embeddings `(B, D)`."""
+        """Yield batches in time order with their probabilities `(B, T)` float64 and embeddings `(B, D)`."""
+        for batch, logits_BT, embedding_BD in self.log_odds(dataset, splits, batch_size):
+            yield batch, torch.sigmoid(logits_BT), embedding_BD
+
+    @torch.no_grad()
+    def log_odds(
+        self, dataset: Dataset, splits: tuple[str, ...], batch_size: int = 2048
+    ) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+        """Yield batches in time order with their log-odds `(B, T)` float64 and embeddings `(B, D)`.
+
+        Log-odds keep apart what runs together as probabilities: from about 37 on a probability is 1.
+        """
         loader = Loader(
             dataset, splits, batch_size=batch_size, history=self.run.model.history, order="time", seed=0
         )
         for batch in loader:
             output = self.model(batch)
-            # in float64, so that large log-odds do not run together
-            yield batch, torch.sigmoid(output.logits_BT.double()), output.embedding_BD
+            yield batch, output.logits_BT.double(), output.embedding_BD
+
+
+def differing_words(own: Path, other: Path) -> list[str]:
+    """Return what two encoders read otherwise, one line each: vocabularies, scales of numbers, surfaces."""
+    files = [f.relative_to(own) for f in sorted(own.rglob("*")) if f.is_file()]
+    _, differ, missing = filecmp.cmpfiles(own, other, files, shallow=False)
+    if not differ and not missing:
+        return []
+    a, b = Encoder.load(own), Encoder.load(other)
+    found = changes(
+        {"numbers": a.numbers, "surfaces": a.surfaces}, {"numbers": b.numbers, "surfaces": b.surfaces}
+    )
+    for name, vocabulary in a.vocabularies.items():
+        there = b.vocabularies.get(name)
+        if there is None or not vocabulary.ids.equals(there.ids):
+            found.append(f"vocabulary of {name} has other ids")
+    return found
 
 
 def predict_split(
@@ -93,14 +127,15 @@ def predict_split(
     rows = dataset.split(split)
     parts: list[np.ndarray] = []
     done = 0
-    for batch, probabilities_BT, _ in trained.scores(dataset, (split,)):
-        parts.append(probabilities_BT.numpy())
+    for batch, logits_BT, _ in trained.log_odds(dataset, (split,)):
+        parts.append(logits_BT.numpy())
         if coverage:
             coverage.add(batch)
         done += batch.num_examples
         if progress:
             progress(done, len(rows))
-    p = np.concatenate(parts) if parts else np.zeros((0, len(tasks)))
+    z = np.concatenate(parts) if parts else np.zeros((0, len(tasks)))
+    p = torch.sigmoid(torch.from_numpy(z)).numpy()
     here = slice(rows.start, rows.stop)
     surfaces = np.array(["other", *trained.inputs.surfaces])
     return PredictionTable(
@@ -110,6 +145,7 @@ def predict_split(
         surface=surfaces[np.asarray(dataset.column("surface")[here])],
         time=np.asarray(dataset.column("time")[here]),
         predictions={task: p[:, i] for i, task in enumerate(tasks)},
+        log_odds={task: z[:, i] for i, task in enumerate(tasks)},
         labels={task: np.asarray(dataset.column(f"y_{task}")[here]) for task in tasks},
         model=trained.name,
         schema_fingerprint=trained.inputs.fingerprint,

@@ -22,6 +22,19 @@ class RowWiseAdaGrad:
         self.tables, self.eps, self.l2 = tables, eps, l2
         self.moments = {name: torch.zeros(w.shape[0]) for name, w in tables.items()}
 
+    def not_finite(self) -> str:
+        """Return which gradient is not finite, in words, or an empty string."""
+        for name, weight in self.tables.items():
+            if weight.grad is None:
+                continue
+            if weight.grad.is_sparse:
+                weight.grad = weight.grad.coalesce()
+            values = weight.grad.values() if weight.grad.is_sparse else weight.grad
+            if not torch.isfinite(values).all():
+                wrong = int((~torch.isfinite(values)).sum())
+                return f"{wrong} of {values.numel()} values of the gradient of table {name}"
+        return ""
+
     @torch.no_grad()
     def step(self, rate: float) -> None:
         """Apply and clear the gradients."""

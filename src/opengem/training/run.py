@@ -28,6 +28,8 @@ class TrainingConfig:
         workers: Processes that read batches; 0 reads in the trainer.
         log_every: Steps between two lines of the log.
         checkpoint_every: Steps between two checkpoints; 0 writes one at the end only.
+        start_from: Folder of a run whose parameters this one begins with: by name, embedding rows by id. Empty for
+            fresh values.
         max_steps: Stop after this many steps; 0 means all.
         calibrate: Fit Platt scaling on the validation split at the end, unless it was trained on.
     """
@@ -48,6 +50,7 @@ class TrainingConfig:
     workers: int = 1
     log_every: int = 50
     checkpoint_every: int = 500
+    start_from: str = ""
     max_steps: int = 0
     calibrate: bool = True
 

@@ -5,8 +5,10 @@ import json
 import os
 import platform
 import secrets
+import shutil
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ import tomli_w
 
 from opengem.config import to_plain
 from opengem.errors import ConfigError
+from opengem.schema.inputs import InputSpec
+from opengem.training.run_lock import only_here
 
 
 class RunFolder:
@@ -36,17 +40,16 @@ class RunFolder:
         self.environment_file = path / "environment.json"
         self.end_file = path / "end.json"
         self.calibration_file = path / "calibration.json"
+        self.encoder = path / "encoder"
+        self.warm_start_file = path / "warm_start.json"
+        self.lock_file = path / "run.lock"
 
     @classmethod
     def create(cls, path: Path | None, name: str) -> "RunFolder":
-        """Make the folder of a new run; without a path, `runs/DATE_NAME_xxxxxx`. A run is never overwritten."""
+        """Make the folder of a run; without a path, `runs/DATE_NAME_xxxxxx`."""
         if path is None:
             day = datetime.datetime.now(datetime.UTC).date().isoformat()
             path = Path("runs") / f"{day}_{name}_{secrets.token_hex(3)}"
-        if (path / "run.toml").exists():
-            raise ConfigError(
-                f"{path} holds a run already: name another folder, or continue it with --resume"
-            )
         path.mkdir(parents=True, exist_ok=True)
         return cls(path)
 
@@ -62,12 +65,31 @@ class RunFolder:
             raise ConfigError(f"{path} must be the folder of a run. Received: no run.toml in it")
         return cls(path)
 
-    def write_start(self, run: Any, schema_text: str, inputs: dict[str, Any]) -> None:
-        """Write what the run is, before its first step."""
+    def only_here(self) -> AbstractContextManager[None]:
+        """Hold the folder's lock; a second process that trains in it is refused."""
+        return only_here(self.lock_file)
+
+    def write_start(self, run: Any, schema_text: str, inputs: dict[str, Any], encoder: Path) -> None:
+        """Write what the run is, before its first step.
+
+        Args:
+            run: The settings.
+            schema_text: The schema file.
+            inputs: What the model is built for.
+            encoder: Folder of the data set's encoder. It is copied: the vocabularies say which id each row of an
+                embedding table stands for, also when the data set is made anew.
+        """
+        shutil.rmtree(self.encoder, ignore_errors=True)
+        shutil.copytree(encoder, self.encoder)
+        self.cut_metrics(0)
         write_atomically(self.run_file, tomli_w.dumps(to_plain(run)).encode())
         write_atomically(self.environment_file, json.dumps(environment(), indent=2).encode())
         write_atomically(self.schema_file, schema_text.encode())
         write_atomically(self.inputs_file, json.dumps(inputs, indent=1).encode())
+
+    def inputs(self) -> InputSpec:
+        """Return what the model was built for."""
+        return InputSpec.from_dict(json.loads(self.inputs_file.read_text(encoding="utf-8")))
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Append one line to the metrics."""

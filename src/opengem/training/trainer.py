@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from opengem.config import load_toml, to_plain
 from opengem.data.dataset import Dataset
 from opengem.data.loader import Loader
 from opengem.errors import ConfigError, OpenGEMError
@@ -21,21 +20,22 @@ from opengem.models.flops import FlopsPerExample
 from opengem.models.loss import labels_and_masks
 from opengem.training.build import apply_passes, build_model
 from opengem.training.calibrate import calibrate
-from opengem.training.checkpoint import (
-    latest_checkpoint,
-    load_checkpoint,
-    random_state,
-    restore_random_state,
-    save_checkpoint,
-)
+from opengem.training.checkpoint import load_newest, random_state, restore_random_state, save_checkpoint
 from opengem.training.objective import LabelObjective
 from opengem.training.optimizers import Optimizers
+from opengem.training.resume import compare_identity, data_identity, machine_identity, require_same_run
 from opengem.training.roof import matmul_roof
 from opengem.training.run import TrainRun
 from opengem.training.run_folder import RunFolder, write_atomically
+from opengem.training.warm_start import WarmStart
 from opengem.training.window import Window
 
 Observer = Callable[[dict[str, Any]], None]
+
+_LOWER = (
+    "Lower training.learning_rate or training.table_learning_rate; the newest checkpoint is from before, and a new run "
+    "can begin with it by training.start_from"
+)
 
 
 class Interrupted(OpenGEMError):  # noqa: N818
@@ -62,63 +62,47 @@ def train(
     objective: LabelObjective | None = None,
     extras: Mapping[str, np.ndarray] | None = None,
     observer: Observer | None = None,
-    initial: Mapping[str, torch.Tensor] | None = None,
+    notes: Sequence[str] = (),
 ) -> TrainResult:
     """Train the model of a run; what `opengem train` calls.
 
     Args:
         run: The settings.
         folder: The run's folder; a new one below `runs/` if not given.
-        resume: Continue the run in `folder` from its newest checkpoint. The losses that follow are, to the last digit,
-            those of the run that was never stopped.
+        resume: Continue the run in `folder` from its newest whole checkpoint. The losses that follow are, to the last
+            digit, those of the run that was never stopped; where they cannot be, the start row says why.
         objective: What to minimise; the true labels if not given.
         extras: Named columns, one value an example row of the data set, that batches carry for the objective.
         observer: Called with each event: start, train, time and end rows, as they stand in `metrics.jsonl`.
-        initial: Values to start from (a state dict of the same model).
+        notes: Lines for the start row, beside the trainer's own.
 
     Raises:
-        ConfigError: The settings do not fit the data, or the folder holds another run.
+        ConfigError: The settings do not fit the data, the folder holds another run, another process trains in it, or a
+            loss or gradient is not finite.
+        DataError: No checkpoint is whole, or none can be written.
         Interrupted: Ctrl-C came; a checkpoint was written.
     """
     dataset = Dataset.open(run.data)
-    name = run.name or run.model.type
-    place = _folder(run, folder, name, resume)
-    trainer = Trainer(run, dataset, place, objective, extras, observer or (lambda row: None))
-    if initial is not None:
-        trainer.model.load_state_dict(dict(initial))
-    if resume:
-        trainer.resume()
-    if not trainer.resumed_from:
-        schema = (dataset.folder / "schema.toml").read_text(encoding="utf-8")
-        place.cut_metrics(0)
-        place.write_start(run, schema, dataset.inputs.to_dict())
-    result = trainer.run_all()
-    if run.training.calibrate:
-        calibrate(result.folder)
-    return result
-
-
-def _folder(run: TrainRun, folder: Path | None, name: str, resume: bool) -> RunFolder:
-    if not resume:
-        return RunFolder.create(folder, name)
-    if folder is None:
+    if resume and folder is None:
         raise ConfigError("--resume needs the folder of the run. Received: none")
-    if not (folder / "run.toml").exists():  # killed before its first line: it begins
-        return RunFolder.create(folder, name)
-    place = RunFolder.open(folder)
-    _same_settings(load_toml(place.run_file), to_plain(run), folder)
-    return place
-
-
-def _same_settings(old: dict[str, Any], new: dict[str, Any], folder: Path, prefix: str = "") -> None:
-    for key in sorted(old.keys() | new.keys()):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            _same_settings(a, b, folder, f"{prefix}{key}.")
-        elif a != b:
+    place = RunFolder.create(folder, run.name or run.model.type)
+    with place.only_here():
+        begun = place.run_file.exists()  # killed before its first line, it begins
+        if begun and not resume:
             raise ConfigError(
-                f"{folder} must be continued with its own settings. Received: {prefix}{key} was {a!r} and is {b!r}"
+                f"{place.path} holds a run already: name another folder, or continue it with --resume"
             )
+        if begun:
+            require_same_run(place, run, dataset)
+        trainer = Trainer(run, dataset, place, objective, extras, observer or (lambda row: None), notes)
+        if resume:
+            trainer.resume()
+        if not trainer.resumed_from:
+            trainer.begin()
+        result = trainer.run_all()
+        if run.training.calibrate:
+            calibrate(result.folder)
+    return result
 
 
 class Trainer:
@@ -131,6 +115,7 @@ class Trainer:
         objective: What to minimise, or None for the labels.
         extras: Columns that batches carry.
         observer: Called with each row of the log.
+        notes: Lines for the start row.
     """
 
     def __init__(
@@ -141,10 +126,11 @@ class Trainer:
         objective: LabelObjective | None,
         extras: Mapping[str, np.ndarray] | None,
         observer: Observer,
+        notes: Sequence[str] = (),
     ) -> None:
         config = run.training
         self.run, self.config, self.folder, self.observer = run, config, folder, observer
-        self.inputs = dataset.inputs
+        self.dataset, self.inputs, self.notes = dataset, dataset.inputs, list(notes)
         model = build_model(run, dataset.inputs)
         self.parameters = _count(model)
         self.model, self.backend = apply_passes(model, run)
@@ -166,7 +152,12 @@ class Trainer:
             self.total_steps = min(self.total_steps, config.max_steps)
         self.optimizers = Optimizers(self.model, config, self.total_steps)
         self.flops_per_example = FlopsPerExample(self.model, config.log_every)
-        self.window = Window([t.name for t in dataset.inputs.tasks], matmul_roof())
+        weights = {t.name: config.task_weights.get(t.name, 1.0) for t in dataset.inputs.tasks}
+        self.window = Window(weights, matmul_roof())
+        self.identity = {
+            "data": data_identity(dataset, config.splits),
+            "machine": machine_identity(self.backend),
+        }
         self.steps = self.examples = self.resumed_from = 0
         self.seconds_before = 0.0
         self.stop = False
@@ -200,23 +191,36 @@ class Trainer:
             folder=self.folder.path, steps=self.steps, seconds=seconds, resumed_from=self.resumed_from
         )
 
+    def begin(self) -> None:
+        """Begin anew, with fresh values or those of the run that the settings name."""
+        if self.config.start_from:
+            start = WarmStart(Path(self.config.start_from), self.run, self.dataset)
+            start.apply(self.model, self.optimizers)
+            write_atomically(self.folder.warm_start_file, json.dumps(start.facts, indent=1).encode())
+            self.notes += start.notes()
+        folder = self.dataset.folder
+        schema = (folder / "schema.toml").read_text(encoding="utf-8")
+        self.folder.write_start(self.run, schema, self.inputs.to_dict(), folder / "encoder")
+
     def resume(self) -> None:
-        """Go back to the newest checkpoint, if there is one."""
-        found = latest_checkpoint(self.folder.checkpoints)
+        """Go back to the newest whole checkpoint, if there is one."""
+        found = load_newest(self.folder.checkpoints)
         if found is None:
             return
-        model, other, state = load_checkpoint(found)
-        self.model.load_state_dict(model)
-        self.optimizers.load_state(other)
+        state = found.state
+        self.notes += [f"passed over {line}" for line in found.passed_over]
+        self.notes += compare_identity(state, **self.identity)
+        self.model.load_state_dict(found.model)
+        self.optimizers.load_state(found.other)
         self.objective.load_state(
-            {k.removeprefix("objective/"): v for k, v in other.items() if k.startswith("objective/")}
+            {k.removeprefix("objective/"): v for k, v in found.other.items() if k.startswith("objective/")}
         )
         self.loader.load_state(state["loader"])
         self.steps = self.resumed_from = state["steps"]
         self.examples, self.seconds_before = state["examples"], state["seconds"]
         self.window.sums, self.window.totals = state["window"], state["totals"]
         self.folder.cut_metrics(state["metrics_bytes"])
-        restore_random_state(other)
+        restore_random_state(found.other)
 
     def _epochs(self) -> None:
         self.model.train()
@@ -245,23 +249,29 @@ class Trainer:
         self.optimizers.prepare(self.steps)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.config.precision == "bf16"):
             output = self.model(batch)
-        loss, _ = self.objective(output, batch)
+        loss, per_task = self.objective(output, batch)
         clock.append(time.perf_counter())
         if not torch.isfinite(loss):
             raise ConfigError(
-                f"the loss must stay finite. Received: {loss.item()} at step {self.steps:,}. "
-                f"Lower training.learning_rate or training.table_learning_rate; the newest checkpoint is from before"
+                f"the loss must stay finite. Received: {loss.item()} at step {self.steps:,}, which was not applied. "
+                f"{_LOWER}"
             )
-        loss.backward()
-        clock.append(time.perf_counter())
-        norm = self.optimizers.step(self.steps)
+        try:
+            loss.backward()
+            clock.append(time.perf_counter())
+            norm = self.optimizers.step(self.steps)
+        except FloatingPointError as error:
+            raise ConfigError(
+                f"gradients must stay finite. Received: NaN or infinity in {error} at step {self.steps:,}, which "
+                f"was not applied. {_LOWER}"
+            ) from None
         clock.append(time.perf_counter())
         for part, a, b in zip(("forward", "backward", "optimizer"), clock[:-1], clock[1:], strict=True):
             self.window.spend(part, b - a)
         labels_BT, mask_BT = labels_and_masks(batch, self.inputs)
         # backward costs twice the forward; recompute does not count
         flops = 3.0 * self.flops_per_example(batch) * batch.num_examples
-        self.window.add(loss, output.logits_BT, labels_BT, mask_BT, batch, flops)
+        self.window.add(loss, per_task, output.logits_BT, labels_BT, mask_BT, batch, flops)
         self.steps += 1
         self.examples += batch.num_examples
         if self.steps % self.config.log_every == 0 or self.steps == self.total_steps:
@@ -284,6 +294,7 @@ class Trainer:
             "window": self.window.sums,
             "totals": self.window.totals,
             "metrics_bytes": self.folder.metrics_size(),
+            **self.identity,
         }
         save_checkpoint(self.folder.checkpoints, self.steps, self.model.state_dict(), other, state)
 
@@ -300,6 +311,7 @@ class Trainer:
             "precision": self.config.precision,
             "roof_gflops": self.window.roof / 1e9,
             "threads": torch.get_num_threads(),
+            "notes": self.notes,
         }
 
     def _seconds(self) -> float:

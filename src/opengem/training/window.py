@@ -14,21 +14,22 @@ class Window:
     """Sums over the steps since the last log line: loss, NE, calibration, rates and where the time went.
 
     Args:
-        tasks: Names of the tasks; NE and calibration in the line are those of the first.
+        tasks: Names of the tasks -> their weights in the loss; NE and calibration in the line are the first task's.
         roof: Measured peak of the machine in FLOP/s, for the MFU.
     """
 
-    SUMS = ("steps", "loss", "examples", "events", "flops", "n", "nll", "p", "y")
+    SUMS = ("extra", "weight", "examples", "events", "flops", "rows", "n", "nll", "p", "y")
     PARTS = ("data", "forward", "backward", "optimizer")
 
-    def __init__(self, tasks: list[str], roof: float) -> None:
+    def __init__(self, tasks: dict[str, float], roof: float) -> None:
         self.tasks, self.roof = tasks, roof
         self.totals: dict[str, float] = dict.fromkeys(self.PARTS, 0.0)
         self.clear()
 
     def clear(self) -> None:
         """Begin a new window."""
-        self.sums: dict[str, float] = dict.fromkeys(self.SUMS, 0.0)
+        of_tasks = [f"{sum} {task}" for task in self.tasks for sum in ("loss", "weight")]
+        self.sums: dict[str, float] = dict.fromkeys([*self.SUMS, *of_tasks], 0.0)
         self.parts: dict[str, float] = dict.fromkeys(self.PARTS, 0.0)
         self.began = time.perf_counter()
 
@@ -38,32 +39,63 @@ class Window:
         self.totals[part] += seconds
 
     def add(
-        self, loss: Tensor, logits_BT: Tensor, labels_BT: Tensor, mask_BT: Tensor, batch: Batch, flops: float
+        self,
+        loss: Tensor,
+        per_task: Tensor,
+        logits_BT: Tensor,
+        labels_BT: Tensor,
+        mask_BT: Tensor,
+        batch: Batch,
+        flops: float,
     ) -> None:
-        """Add one step."""
+        """Add one step.
+
+        Args:
+            loss: What the step minimised.
+            per_task: Mean loss of each task over the labelled rows of the step, `(T,)`.
+            logits_BT: Log-odds.
+            labels_BT: Labels.
+            mask_BT: Weights, 0 where masked.
+            batch: The batch.
+            flops: Floating-point operations of the step.
+        """
         z, y, m = logits_BT[:, 0].detach().double(), labels_BT[:, 0].double(), mask_BT[:, 0].double()
         nll = torch.nn.functional.softplus(z) - z * y
+        weight = float(batch.weight.double().sum())
         added = {
-            "steps": 1.0,
-            "loss": loss.item(),
+            "extra": weight * loss.item(),
+            "weight": weight,
             "examples": batch.num_examples,
             "events": batch.num_events(),
             "flops": flops,
+            "rows": float((m > 0).sum()),
             "n": float(m.sum()),
             "nll": float((nll * m).sum()),
             "p": float((torch.sigmoid(z) * m).sum()),
             "y": float((y * m).sum()),
         }
+        weights_T, losses_T = mask_BT.double().sum(0).tolist(), per_task.tolist()
+        for (task, of_task), n, mean in zip(self.tasks.items(), weights_T, losses_T, strict=True):
+            added |= {f"loss {task}": n * mean, f"weight {task}": n}
+            added["extra"] -= weight * of_task * mean
         for key, value in added.items():
             self.sums[key] += value
 
+    def _loss(self) -> float:
+        """Return the mean over rows, not over steps: each task over its labelled rows, what is left over all rows."""
+        s = self.sums
+        parts = [(w, s[f"loss {task}"], s[f"weight {task}"]) for task, w in self.tasks.items()]
+        parts.append((1.0, s["extra"], s["weight"]))
+        return sum(w * total / weight for w, total, weight in parts if weight)
+
     def row(self) -> dict[str, Any]:
-        """Return the figures of the window."""
+        """Return the figures of the window; NE is None where its rows are of one class, or have no weight."""
         s, seconds = self.sums, max(time.perf_counter() - self.began, 1e-9)
         rate = s["y"] / s["n"] if s["n"] else math.nan
         entropy = -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate)) if 0 < rate < 1 else math.nan
         return {
-            "loss": s["loss"] / max(s["steps"], 1),
+            "loss": self._loss(),
+            "rows": int(s["rows"]),
             "ne": _or_none(s["nll"] / s["n"] / entropy if s["n"] else math.nan),
             "calibration": _or_none(s["p"] / s["y"] if s["y"] else math.nan),
             "examples_per_second": s["examples"] / seconds,

@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
+from torch import Tensor
 
 from opengem.data.dataset import Dataset
-from opengem.errors import ConfigError, DataError, nearest
+from opengem.errors import CheckFailed, ConfigError, DataError, nearest
+from opengem.jagged import Batch
 from opengem.training.inference import TrainedModel
 
 
@@ -55,6 +58,9 @@ def label(
         embeddings: Whether to store the embeddings.
         progress: Called with the rows done and the rows in all.
 
+    Raises:
+        CheckFailed: The teacher says NaN or infinity; names task, count and first example. Nothing is written.
+
     Source: Meta's GEM post: forward passes make labels and embeddings once for all students.
     """
     trained = TrainedModel.load(teacher)
@@ -74,7 +80,8 @@ def label(
     try:
         for split in splits:
             start = dataset.split(split).start
-            for batch, p_BT, embedding_BD in trained.scores(dataset, (split,)):
+            for batch, logits_BT, embedding_BD in trained.log_odds(dataset, (split,)):
+                _require_finite(logits_BT, batch, tasks, trained.name)
                 rows = slice(start, start + batch.num_examples)
                 start = rows.stop
                 columns = {
@@ -84,10 +91,10 @@ def label(
                     "surface": pa.array(surfaces[batch.surface.numpy()]),
                     "time": pa.array(batch.time.numpy()),
                 }
-                p = p_BT.double().numpy()
+                p, z = torch.sigmoid(logits_BT).float().numpy(), logits_BT.float().numpy()
                 for i, task in enumerate(tasks):
-                    columns[f"p_{task}"] = pa.array(p[:, i].astype(np.float32))
-                    columns[f"z_{task}"] = pa.array(_log_odds(p[:, i]).astype(np.float32))
+                    columns[f"p_{task}"] = pa.array(p[:, i])
+                    columns[f"z_{task}"] = pa.array(z[:, i])
                 if embeddings:
                     flat = embedding_BD.float().numpy().astype(np.float16)
                     columns["embedding"] = pa.FixedSizeListArray.from_arrays(flat.reshape(-1), flat.shape[1])
@@ -109,9 +116,15 @@ def label(
     return LabelStore(path=out, teacher=trained.name, rows=done, tasks=tasks)
 
 
-def _log_odds(p: np.ndarray) -> np.ndarray:
-    p = np.clip(p, 1e-7, 1 - 1e-7)
-    return np.log(p / (1 - p))
+def _require_finite(logits_BT: Tensor, batch: Batch, tasks: tuple[str, ...], teacher: str) -> None:
+    for i, task in enumerate(tasks):
+        wrong = ~torch.isfinite(logits_BT[:, i])
+        if wrong.any():
+            raise CheckFailed(
+                f'{teacher} must predict finite log-odds for task "{task}". Received {int(wrong.sum())} of '
+                f"{len(wrong)} in a batch that are not; first: example_id {int(batch.example_id[wrong][0])}. "
+                "No labels are written."
+            )
 
 
 def read_labels(path: Path, dataset: Dataset) -> tuple[dict[str, np.ndarray], str]:
@@ -126,7 +139,8 @@ def read_labels(path: Path, dataset: Dataset) -> tuple[dict[str, np.ndarray], st
         name.
 
     Raises:
-        DataError: The file is broken, was made for another schema, names an example twice, or has no row in common.
+        DataError: The file is broken, was made for another schema, lacks a column, names an example twice, holds a
+            label that is not finite, or has no row in common.
     """
     try:
         table = pq.read_table(path)
@@ -139,6 +153,10 @@ def read_labels(path: Path, dataset: Dataset) -> tuple[dict[str, np.ndarray], st
             f"{path} must be made for the schema of {dataset.folder}. "
             f"Received: {made_for[:12]}, wanted {dataset.inputs.fingerprint[:12]}"
         )
+    tasks = [t.name for t in dataset.inputs.tasks]
+    for column in ("example_id", *(f"z_{task}" for task in tasks)):
+        if column not in table.column_names:
+            raise DataError(f'{path} must have a column "{column}"{nearest(column, table.column_names)}')
     ids = table["example_id"].to_numpy()
     order = np.argsort(ids, kind="stable")
     ordered = ids[order]
@@ -151,9 +169,13 @@ def read_labels(path: Path, dataset: Dataset) -> tuple[dict[str, np.ndarray], st
     if not found.any():
         raise DataError(f"{path} must label examples of {dataset.folder}. Received: no example_id in common")
     columns = {}
-    for task in (t.name for t in dataset.inputs.tasks):
-        if f"z_{task}" not in table.column_names:
-            raise DataError(f'{path} must have a column "z_{task}"{nearest(f"z_{task}", table.column_names)}')
+    for task in tasks:
         values = table[f"z_{task}"].to_numpy()[order].astype(np.float32)
+        wrong = ~np.isfinite(values)
+        if wrong.any():
+            raise DataError(
+                f'column "z_{task}" of {path} must hold finite log-odds. Received: {int(wrong.sum())} that are not; '
+                f"first: {values[wrong][0]} for example_id {ordered[wrong][0]}"
+            )
         columns[f"teacher_{task}"] = np.where(found, values[place], np.float32(np.nan))
     return columns, metadata.get("opengem.teacher", "")

@@ -36,7 +36,10 @@ class LogisticRegression(nn.Module):
         self.other = [f for f in inputs.features if f.kind in ("number", "vector")]
         T = len(inputs.tasks)
         self.tables = EmbeddingTables(
-            {f.name: inputs.table_rows(f.table) for f in self.id_features}, T, scale=0.0
+            {f.name: inputs.table_rows(f.table) for f in self.id_features},
+            T,
+            scale=0.0,
+            vocabulary={f.name: f.table for f in self.id_features},
         )
         width = sum(2 if f.kind == "number" else f.size for f in self.other)
         self.linear = nn.Linear(width, T, bias=False) if width else None
