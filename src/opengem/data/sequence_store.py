@@ -1,5 +1,6 @@
 """The sequence store, writing side: each event once, sorted so that every history is a slice."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,31 +74,62 @@ def event_order(events: BucketEvents) -> np.ndarray:
     By user, available, time and position; only events that are equal in all of these are compared by attributes.
     """
     keys = (events.position, events.time, events.available, events.user)
-    order = np.lexsort(keys)
-    same = np.ones(max(len(order) - 1, 0), bool)
-    for key in keys:
+    joint = _joint(events.user, events.available)
+    if joint is None:
+        order = np.lexsort(keys)
+    else:
+        order = np.argsort(joint)  # not stable, and several times as fast as a lexsort
+        order = _resorted(order, [joint], keys[:2])
+    return _resorted(order, keys, tuple(reversed(events.attributes.values())))
+
+
+def _resorted(order: np.ndarray, equal: Sequence[np.ndarray], by: Sequence[np.ndarray]) -> np.ndarray:
+    """Return an order with runs of rows that are equal in some keys sorted by others, the last of these first."""
+    if len(order) < 2:
+        return order
+    same = np.ones(len(order) - 1, bool)
+    for key in equal:
         same &= key[order[1:]] == key[order[:-1]]
-    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False)) if len(order) else order
-    if len(tied):
+    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+    if len(tied) and by:
         group = np.cumsum(~np.insert(same, 0, False))[tied]
         rows = order[tied]
-        values = [a[rows] for a in events.attributes.values()]
-        order[tied] = rows[np.lexsort((*reversed(values), group))]
+        order[tied] = rows[np.lexsort((*(key[rows] for key in by), group))]
     return order
+
+
+def _joint(user: np.ndarray, time: np.ndarray) -> np.ndarray | None:
+    """Return one int64 that orders by user, then time; None if both do not fit into one."""
+    if not len(user):
+        return np.empty(0, np.int64)
+    first, last = int(time.min()), int(time.max())
+    span = last - first + 1
+    return user * span + (time - first) if (int(user.max()) + 1) * span < 2**63 else None
 
 
 def _ends(
     user: np.ndarray, available: np.ndarray, request_user: np.ndarray, request_time: np.ndarray
 ) -> np.ndarray:
-    """Count the events that sort before each request: those of lesser users, and the user's own before its time."""
-    is_event = np.concatenate([np.zeros(len(request_user), np.int8), np.ones(len(user), np.int8)])
+    """Count the events that sort before each request: those of lesser users, and the user's own before its time.
+
+    Args:
+        user: `(L,)` int64 user of each event, sorted.
+        available: `(L,)` int64, sorted within a user.
+        request_user: `(R,)` int64.
+        request_time: `(R,)` int64.
+    """
+    count = len(request_user)
+    joint = _joint(np.concatenate([request_user, user]), np.concatenate([request_time, available]))
+    if joint is not None:
+        return np.searchsorted(joint[count:], joint[:count], side="left").astype(np.int64)
+    is_event = np.concatenate([np.zeros(count, np.int8), np.ones(len(user), np.int8)])
     merged = np.lexsort(
         (is_event, np.concatenate([request_time, available]), np.concatenate([request_user, user]))
     )
     before = np.cumsum(is_event[merged], dtype=np.int64)
     ends = np.empty(len(merged), np.int64)
     ends[merged] = before
-    return ends[: len(request_user)]
+    return ends[:count]
 
 
 def smallest(values: np.ndarray) -> np.ndarray:
