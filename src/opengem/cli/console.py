@@ -118,6 +118,8 @@ class TrainingLines:
                 f"tables on {row['table_backend']}; {row['precision']}, "
                 f"{row['threads']} threads, roof {row['roof_gflops']:,.0f} GFLOP/s; {row['folder']}"
             )
+            for note in row["notes"]:
+                self.console.say(note)
         elif row["kind"] == "train":
             text = training_line(row)
             if isinstance(self.bar, RichBar):  # elsewhere the lines say it
