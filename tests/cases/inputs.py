@@ -25,6 +25,7 @@ from opengem.data import Dataset, Encoder, Loader
 from opengem.data.ingestion.run import IngestResult
 from opengem.jagged import Batch
 from opengem.schema import load_schema
+from opengem.serving.stored_request import RawLogs
 
 PROJECT = Path(__file__).parents[2]
 CASES = PROJECT.parent / "shared" / "cases"
@@ -186,6 +187,13 @@ class Stored:
         offsets = history.offsets.tolist()
         parts = [values[a:b] for a, b in itertools.pairwise(offsets)]
         return self._by_example(batch, [parts[r] for r in batch.request_of_example.tolist()])
+
+    def sent_again(self, logs: Path) -> dict[int, dict[str, Any]]:
+        """Return for each example id its request as a caller would have sent it, read again from the logs."""
+        raw = RawLogs(load_schema(self.folder / "schema.toml", logs), self.data)
+        sent = [raw.request(number) for number in range(self.data.num_requests)]
+        batch = self.batch(0)
+        return self._by_example(batch, [sent[r] for r in batch.request_of_example.tolist()])
 
     def quarantine(self) -> list[dict[str, Any]]:
         """Return the rows of the quarantine file."""

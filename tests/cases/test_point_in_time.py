@@ -31,6 +31,8 @@ def test_pt03_several_rows_at_one_time(case):
         given["users"].update(time="effective", arrival="written")
         stored = given.ingest()
         assert stored.ids("country") == {1: "JP", 2: "FR"}
+        sent = stored.sent_again(given.folder)
+        assert {k: raw["user"]["country"] for k, raw in sent.items()} == {1: "JP", 2: "FR"}
         # tied events stand in the order of their rows in the vocabularies: the more frequent first, then by text
         assert stored.histories() == {1: [], 2: ["3", "5", "9"]}
         found.add(stored.fingerprint)
@@ -88,6 +90,12 @@ def test_pt08_the_click_that_precedes_its_own_impression(case):
     given["events"]["request"] = "request_id"
     stored = given.ingest()
     assert stored.histories() == {1: ["6"], 2: ["6"], 3: ["6", "7"]}
+    sent = stored.sent_again(given.folder)
+    assert {k: sorted(raw["history"]["acts"]["item_id"]) for k, raw in sent.items()} == {
+        1: [6],
+        2: [6],
+        3: [6, 7],
+    }
     assert stored.manifest["events_before_own_request"] == {"acts": 1}
     assert "tables.events: 1 event is stamped before its own impression" in given.check().stdout
 
@@ -129,5 +137,7 @@ def test_pt11_profile_rows_without_time_or_key(case):
     given["users"]["time"] = "effective"
     stored = given.ingest()
     assert stored.ids("country") == {1: "DE", 2: "FR", 3: None}
+    sent = stored.sent_again(given.folder)
+    assert {k: raw["user"].get("country") for k, raw in sent.items()} == {1: "DE", 2: "FR", 3: None}
     assert stored.rows["quarantined"] == {"users: null key user_id": 1, "users: null time effective": 1}
     stored.check_balance()

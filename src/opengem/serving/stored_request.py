@@ -104,10 +104,12 @@ class RawLogs:
         if words and words.key:
             times = [t for t in (words.time, words.arrival) if t]
             table = self._rows_of("users", words.key, user, [words.key, *columns, *(t.column for t in times)])
-            known = self._known_times(table, words)
-            before = [i for i in range(table.num_rows) if known[i] < time]
-            if before:
-                row = table.slice(max(before, key=lambda i: (known[i], i)), 1).to_pylist()[0]
+            read = [read_times(table.column(t.column), t)[0].to_pylist() for t in times]
+            rows = list(zip(*read, strict=True)) if times else [()] * table.num_rows
+            # in effect and written by then; of several the last in effect, as ingest has it
+            held = [i for i, at in enumerate(rows) if all(t is not None and t <= time for t in at)]
+            if held:
+                row = table.slice(max(held, key=lambda i: rows[i]), 1).to_pylist()[0]
         key = str(self.schema.impressions.user)
         return _json(
             {key: shown[key]} | {c: row.get(c, shown.get(c)) for c in columns if c in row or c in shown}
@@ -127,11 +129,16 @@ class RawLogs:
         item = words.ad if stream.from_table == "impressions" else words.item
         times = [t for t in (words.time, words.arrival) if t]
         wanted = [a.column for a in stream.attributes] + [t.column for t in times]
-        wanted += [c for c in (words.user, item, words.type if stream.types else None) if c]
+        request = words.request if self.schema.impressions.key else None
+        wanted += [c for c in (words.user, item, words.type if stream.types else None, request) if c]
         assert words.user
         table = self._rows_of(stream.from_table, words.user, user, wanted)
         table = table.filter(pa.array(self._known_times(table, words) < time))
-        own = {name: _plain(table.column(name)) for name in table.column_names if name != words.user}
+        own = {
+            name: _plain(table.column(name))
+            for name in table.column_names
+            if name not in (words.user, request)
+        }
         if stream.ready is None:
             return own
         ready, count = self._ready(stream, user, item, words.time)
@@ -164,13 +171,31 @@ class RawLogs:
         return {}, 0
 
     def _known_times(self, table: pa.Table, words: Table) -> np.ndarray:
-        """Return the time from which each row could be known; before all else where the table has no time."""
+        """Return the time from which each row of a user's events could be known, as ingest has it."""
         known = np.full(table.num_rows, MISSING_TIME)
         for column in (words.time, words.arrival):
             if column:
                 times = read_times(table.column(column.column), column)[0].fill_null(MISSING_TIME)
                 known = np.maximum(known, times.to_numpy())
+        if words.request and self.schema.impressions.key and table.num_rows:
+            made = self._request_times(str(canonical_ids(table.column(str(words.user)))[0]))
+            of_event = canonical_ids(table.column(words.request)).to_pylist()
+            known = np.maximum(known, [made.get(key, MISSING_TIME) for key in of_event])
         return known
+
+    def _request_times(self, user: str) -> dict[str, int]:
+        """Return when each request of a user was made: an event of it is not known before."""
+        words = self.schema.impressions
+        assert words.user
+        assert words.key
+        assert words.time
+        table = self._rows_of("impressions", words.user, user, [words.user, words.key, words.time.column])
+        times: list[int | None] = read_times(table.column(words.time.column), words.time)[0].to_pylist()
+        made: dict[str, int] = {}
+        for key, time in zip(canonical_ids(table.column(words.key)).to_pylist(), times, strict=True):
+            if key is not None and time is not None and time < made.get(key, time + 1):
+                made[key] = time
+        return made
 
     def _source(self, table: str) -> Source:
         return open_source(Path(self.schema.root), self.schema.tables[table].path, table)
