@@ -1,0 +1,11 @@
+"""The cases of the catalogue that the tests in this folder hold, by stage."""
+
+COVERED = {
+    "schema": ("SC01", "SC02", "SC04", "SC05", "SC06"),
+    "ingest": (
+        "IN01", "IN02", "IN03", "IN04", "IN07", "IN08", "IN09", "IN10", "IN11", "IN12", "IN13", "IN14",
+    ),
+    "point in time": ("PT01", "PT02", "PT03", "PT04", "PT05", "PT08", "PT09", "PT10", "PT11"),
+    "sequence store": ("SQ01", "SQ03", "SQ04", "SQ05"),
+}  # fmt: skip
+"""Stage -> ids. Each has a test named `test_ID_...` here."""

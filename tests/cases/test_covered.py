@@ -1,0 +1,30 @@
+"""The list of covered cases is true: no id without a test, no test without an id, no case of a stage left out."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cases.covered import COVERED
+from tests.cases.inputs import CASES
+
+IDS = {i for ids in COVERED.values() for i in ids}
+
+
+def test_each_covered_case_has_a_test_and_each_test_a_covered_case():
+    texts = [path.read_text() for path in Path(__file__).parent.glob("test_*.py")]
+    found = {
+        f"{stage}{number}".upper()
+        for t in texts
+        for stage, number in re.findall(r"def test_([a-z]{2})(\d\d)_", t)
+    }
+    assert found == IDS
+
+
+def test_no_case_of_a_covered_stage_is_left_out():
+    if not CASES.is_dir():
+        pytest.skip(f"the catalogue of cases must lie in {CASES}: there is no such folder")
+    catalogue = set(re.findall(r"^### ([A-Z]{2}\d\d) ", (CASES / "README.md").read_text(), re.MULTILINE))
+    assert catalogue >= IDS
+    stages = {i[:2] for i in IDS}
+    assert {i for i in catalogue if i[:2] in stages} == IDS
