@@ -1,7 +1,6 @@
 import asyncio
 import json
 import logging
-import threading
 import time
 
 import pytest
@@ -44,7 +43,7 @@ def test_health_and_card(client, made):
     assert health["package"] == made.package.fingerprint
     assert health["schema"]["fingerprint"] == made.schema.fingerprint
     assert health["tasks"] == ["click", "buy"]
-    assert health["service"]["workers"] == health["service"]["threads"] == 1
+    assert health["service"]["workers"] == health["service"]["waiting"] == 1
     assert health["limits"] == {"ads": 1_000, "events": 10_000, "values": 1_000}
     assert health["refused_package"] is None
     assert client.get("/card").json() == {"name": "every-kind"}
@@ -128,52 +127,62 @@ def test_a_failure_inside_says_nothing_of_itself_but_its_id(live, monkeypatch, c
     assert "call-7" in caplog.text
 
 
-@pytest.fixture
-def slow(live, monkeypatch):
-    """A predictor that begins a request and waits until it is told to go on."""
-    started, finish = threading.Semaphore(0), threading.Event()
+def together(app, bodies: list[bytes]) -> list[tuple[int, dict]]:
+    """Send requests that all arrive at one time; return their status and headers."""
 
-    def rank(request):
-        started.release()
-        assert finish.wait(20)
-        return {"ads": []}
+    async def one(body):
+        sent = []
 
-    monkeypatch.setattr(live.predictor, "rank", rank)
-    yield started, finish
-    finish.set()
+        async def receive():
+            return {"type": "http.request", "body": body, "more_body": False}
 
+        async def send(message):
+            sent.append(message)
 
-def test_an_overloaded_server_says_so(live, slow):
-    started, finish = slow
-    with client_of(live, threads=2, waiting=0) as client:
-        answers = []
-        callers = [
-            threading.Thread(target=lambda: answers.append(client.post("/rank", json=REQUEST))) for _ in "ab"
-        ]
-        for caller in callers:
-            caller.start()
-            assert started.acquire(timeout=20)
-        busy = client.post("/rank", json=REQUEST)
-        finish.set()
-        for caller in callers:
-            caller.join(20)
-        refused(busy, 503, "", "is busy")
-        assert busy.headers["retry-after"] == "1"
-        assert [a.status_code for a in answers] == [200, 200]
-        assert client.post("/rank", json=REQUEST).status_code == 200  # the places are free again
+        await app(
+            {"type": "http", "method": "POST", "path": "/rank", "headers": [], "query_string": b""},
+            receive,
+            send,
+        )
+        return sent[0]["status"], dict(sent[0]["headers"])
+
+    async def all_of_them():
+        return await asyncio.gather(*map(one, bodies))
+
+    return asyncio.run(all_of_them())
 
 
-def test_an_answer_that_takes_too_long_keeps_its_place_until_it_is_done(live, slow):
-    _, finish = slow
-    with client_of(live, threads=1, waiting=0, answer_seconds=0.2) as client:
-        late = client.post("/rank", json=REQUEST)
-        refused(late, 503, "", "took too long")
-        assert late.headers["retry-after"] == "1"
-        refused(client.post("/rank", json=REQUEST), 503, "", "is busy")  # its thread is not free yet
-        finish.set()
-        deadline = time.monotonic() + 20
-        while client.post("/rank", json=REQUEST).status_code == 503:
-            assert time.monotonic() < deadline
+@pytest.mark.parametrize("waiting", [0, 2])
+def test_an_overloaded_server_says_so(live, monkeypatch, waiting):
+    order = []
+    monkeypatch.setattr(
+        live.predictor, "rank", lambda request: order.append(request["time_ms"]) or {"ads": []}
+    )
+    bodies = [json.dumps(REQUEST | {"time_ms": i}).encode() for i in range(6)]
+    app = client_of(live, waiting=waiting).app
+    answers = together(app, bodies)
+    assert [status for status, _ in answers] == [200] * (1 + waiting) + [503] * (5 - waiting)
+    assert all(headers[b"retry-after"] == b"1" for status, headers in answers if status == 503)
+    assert order == list(range(1 + waiting))  # in the order in which they came
+    assert [status for status, _ in together(app, bodies[:1])] == [200]  # the places are free again
+
+
+def test_a_request_that_waits_too_long_is_refused(live, monkeypatch):
+    monkeypatch.setattr(live.predictor, "rank", lambda request: time.sleep(0.3) or {"ads": []})
+    app = client_of(live, waiting=2, wait_seconds=0.1).app
+    answers = together(app, [json.dumps(REQUEST).encode()] * 3)
+    assert answers[0][0] == 200
+    assert 503 in [status for status, _ in answers]
+    assert together(app, [json.dumps(REQUEST).encode()])[0][0] == 200
+
+
+def test_a_request_that_fails_gives_its_place_back(live, monkeypatch):
+    app = client_of(live, waiting=0).app
+    for body, status in ((b"{", 400), (b"[]", 422), (json.dumps(REQUEST).encode(), 200)):
+        assert together(app, [body])[0][0] == status
+    monkeypatch.setattr(live.predictor, "rank", lambda request: 1 / 0)
+    assert together(app, [b"{}"])[0][0] == 500
+    assert together(app, [b"{}"])[0][0] == 500
 
 
 def test_a_token_is_asked_for(made, live):

@@ -14,14 +14,11 @@ def command(
     package: Annotated[Path, typer.Argument(help="Folder of a package, or a link to one.")],
     host: Annotated[str, typer.Option(help="Address to bind to.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 for any that is free.", min=0, max=65535)] = 8080,
-    workers: Annotated[int, typer.Option(help="Processes; each loads the package.", min=1)] = 1,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of each process (default: cores / workers).", min=1)
-    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes; one a core uses the machine fully.", min=1)] = 1,
+    threads: Annotated[int, typer.Option(help="Threads of torch in each process.", min=1)] = 1,
     waiting: Annotated[
-        int | None,
-        typer.Option(help="Requests of each process that wait for a thread (default: threads).", min=0),
-    ] = None,
+        int, typer.Option(help="Requests of each process that wait; more get 503.", min=0)
+    ] = 1,
     token_file: Annotated[
         Path | None, typer.Option(help=f"File that holds the bearer token (default: ${TOKEN}).")
     ] = None,

@@ -46,6 +46,7 @@ class Service:
         host: Address to bind to.
         port: TCP port; 0 for any that is free.
         workers: Processes. Each loads the package.
+        threads: Threads of torch in each process.
         service: What each process takes on.
         limits: How large a request may be.
         token: Bearer token; none if empty.
@@ -55,13 +56,14 @@ class Service:
     host: str
     port: int
     workers: int
+    threads: int
     service: ServiceLimits
     limits: Limits
     token: str = ""
 
     def describe(self) -> dict[str, Any]:
         """Return processes, threads of each and cores, as `/health` says them."""
-        return {"workers": self.workers, "cores": available_cores(), "token": bool(self.token)}
+        return {"workers": self.workers, "threads": self.threads, "cores": available_cores()}
 
 
 def serve(
@@ -70,23 +72,24 @@ def serve(
     port: int = 8080,
     *,
     workers: int = 1,
-    threads: int | None = None,
-    waiting: int | None = None,
+    threads: int = 1,
+    waiting: int = ServiceLimits.waiting,
     token: str = "",
     limits: Limits | None = None,
 ) -> None:
     """Load a package and serve it until stopped.
 
-    Each thread works on one request with one thread of torch: `workers x threads` is at most the number of cores unless
-    it is asked for. A line of JSON for each request goes to standard output, everything else to standard error.
+    A process works on one request after another; one worker a core uses a machine fully. `workers x threads` is no
+    more than the cores unless it is asked for. A line of JSON for each request goes to standard output, everything else
+    to standard error.
 
     Args:
         package: Folder of a package, or a link to one; another that is put in its place is taken over.
         host: Address to bind to. Beyond loopback give a token, and put something that speaks TLS in front.
         port: TCP port, 0 to 65535; 0 for any that is free.
         workers: Processes, 1 or more.
-        threads: Threads of each process; cores divided by workers if not given.
-        waiting: Requests of each process that wait for a thread; more are refused. As many as threads if not given.
+        threads: Threads of torch in each process; more than 1 helps large models alone.
+        waiting: Requests of each process that wait while one is worked on; more are refused.
         token: Bearer token that callers must give, 16 characters or more; none if empty.
         limits: How large requests may be.
 
@@ -105,12 +108,9 @@ def serve(
         raise BackendUnavailable(
             'the server needs uvicorn. Install it with: pip install "opengem[serve]"'
         ) from error
-    if workers < 1:
-        raise ConfigError(f"workers must be 1 or more. Received: {workers}")
-    threads = max(1, available_cores() // workers) if threads is None else threads
-    waiting = threads if waiting is None else waiting
-    if threads < 1 or waiting < 0:
-        raise ConfigError(f"threads must be 1 or more and waiting 0 or more. Received: {threads}, {waiting}")
+    for name, value, least in (("workers", workers, 1), ("threads", threads, 1), ("waiting", waiting, 0)):
+        if value < least:
+            raise ConfigError(f"{name} must be {least} or more. Received: {value}")
     if token and (len(token) < _SHORTEST_TOKEN or not token.isascii()):
         raise ConfigError(
             f"the token must be {_SHORTEST_TOKEN} ASCII characters or more. Received: {len(token)}"
@@ -120,11 +120,12 @@ def serve(
         host=host,
         port=port,
         workers=workers,
-        service=ServiceLimits(threads=threads, waiting=waiting),
+        threads=threads,
+        service=ServiceLimits(waiting=waiting),
         limits=limits or Limits(),
         token=token,
     )
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     live = LivePackage(service.package, service.limits)  # before the address is taken: nothing starts half
     app: Any = functools.partial(worker_app, service)
     if workers == 1:
@@ -151,7 +152,7 @@ def serve(
 
 def worker_app(service: Service) -> Any:
     """Return the application of one of several processes."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(service.threads)
     return _app(service, LivePackage(service.package, service.limits))
 
 
@@ -195,13 +196,13 @@ def available_cores() -> int:
 
 
 def _start_line(service: Service, live: LivePackage, port: int) -> str:
-    package, each = live.predictor.package, service.service
+    package = live.predictor.package
     name = package.facts["card"].get("name", "")
     where = f"[{service.host}]" if ":" in service.host else service.host
     line = (
         f"serving {name or service.package} ({package.fingerprint}) at http://{where}:{port}: "
-        f"{service.workers} workers x {each.threads} threads on {available_cores()} cores, "
-        f"{each.threads + each.waiting} requests a worker at once; "
+        f"workers {service.workers} x threads {service.threads} on {available_cores()} cores, "
+        f"{1 + service.service.waiting} requests a worker at once; "
         f"{'bearer token' if service.token else 'no token'}"
     )
     if not service.token and not _is_loopback(service.host):

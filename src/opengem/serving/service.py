@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,22 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits:
-    """What one process of the service takes on at once, and for how long.
+    """What one process of the service takes on, and for how long.
 
     Attributes:
-        threads: Requests that are worked on at once, one thread each.
-        waiting: Requests that wait for a thread; more are refused with 503.
+        waiting: Requests that wait while one is worked on; more are refused with 503.
+        wait_seconds: Longest time that a request waits.
         body_bytes: Size of a request.
         body_seconds: Time in which the body must arrive.
-        answer_seconds: Time from the admission of a request to its answer.
         total_seconds: Time of a request in all, until the last byte of the answer is taken.
     """
 
-    threads: int = 1
     waiting: int = 1
+    wait_seconds: float = 2.0
     body_bytes: int = 4_000_000
     body_seconds: float = 10.0
-    answer_seconds: float = 10.0
     total_seconds: float = 60.0
 
 
@@ -49,7 +46,7 @@ def create_app(
 
     Every error is `{"error": {"field", "message"}}`: 400 no JSON; 401 no token; 408 the body came too slowly; 409
     another schema; 413 body too large; 422 a field breaks a rule; 503 with `Retry-After` when all places are taken or
-    the answer took too long; 500 with `id`, under which the log says why. No value that was sent is repeated.
+    the wait was too long; 500 with `id`, under which the log says why. No value that was sent is repeated.
 
     Args:
         live: The package; limits on the contents of requests are its own.
@@ -74,7 +71,6 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         yield
-        desk.close()
         live.close()
 
     app = FastAPI(title="OpenGEM", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
@@ -138,43 +134,44 @@ def health(live: LivePackage, limits: ServiceLimits, about: dict[str, Any]) -> d
 
 
 class Desk:
-    """Where requests are worked on: some threads, and a short queue before them.
+    """Where requests are worked on: one after another, in the thread that also reads and writes.
+
+    Reading a request and the small steps of a small model are Python for the most part, of which one process can run
+    one thread at a time; more threads would only take turns, and make every answer late. Between two requests, what
+    came in meanwhile is read, and refused at once where there is no place for it.
 
     Args:
-        limits: How many threads, and how many requests may wait.
+        limits: How many requests may wait, and how long.
     """
 
     def __init__(self, limits: ServiceLimits):
         self._limits = limits
-        self._free = limits.threads + limits.waiting
-        self._pool = ThreadPoolExecutor(limits.threads, "opengem-rank")
+        self._free = 1 + limits.waiting
+        self._turn = asyncio.Lock()
 
     async def answer(self, predictor: Predictor, body: bytes) -> tuple[bytes, int]:
         """Return the answer to a body as JSON, and the number of its ads.
 
         Raises:
-            _RefusedError: All places are taken, the body is no JSON, or the answer took too long.
+            _RefusedError: All places are taken, the wait was too long, or the body is no JSON.
             RequestError: The request breaks a rule.
         """
         if self._free == 0:
             raise _RefusedError(503, "is busy. Try again.", Retry_After="1")
         self._free -= 1
-        loop = asyncio.get_running_loop()
-        work = self._pool.submit(_answer, predictor, body)
-        # a place is free when its thread is, which may be long after its caller has gone
-        work.add_done_callback(lambda _: loop.call_soon_threadsafe(self._leave))
         try:
-            async with asyncio.timeout(self._limits.answer_seconds):
-                return await asyncio.wrap_future(work)
+            async with asyncio.timeout(self._limits.wait_seconds):
+                await self._turn.acquire()
+            try:
+                for _ in range(3):  # rounds of the event loop: to take bytes, to read a request, to refuse it
+                    await asyncio.sleep(0)
+                return _answer(predictor, body)
+            finally:
+                self._turn.release()
         except TimeoutError:
             raise _RefusedError(503, "took too long. Try again.", Retry_After="1") from None
-
-    def _leave(self) -> None:
-        self._free += 1
-
-    def close(self) -> None:
-        """End the threads once they have finished."""
-        self._pool.shutdown()
+        finally:
+            self._free += 1
 
 
 class _RefusedError(Exception):
