@@ -20,6 +20,7 @@ from opengem.schema.words import Table
 pc: Any = pyarrow.compute  # its functions are made at run time, out of a type checker's sight
 
 BATCH_ROWS = 131_072
+INBOX_BYTES = 64 << 20
 ROW_BITS = 40
 """A row is known as `file number << ROW_BITS | position in the file`."""
 _EARLIEST, _LATEST = 315_532_800_000, 4_102_444_800_000  # 1980 and 2100
@@ -64,6 +65,7 @@ def read_table(
     counts = Counts()
     counts.findings.sizes |= {f"f_{name}": size for name, size in sizes.items()}
     needed = list(dict.fromkeys([*(u.column for u in uses), *table.where, *content]))
+    inbox = _Inbox(con, target)
     for number, file in enumerate(source.files):
         for start, batch in batches(file, needed, source.table):
             rows = np.arange(start, start + batch.num_rows, dtype=np.int64) + (number << ROW_BITS)
@@ -74,8 +76,40 @@ def read_table(
                 batch, rows = batch.filter(pa.array(kept)), rows[kept]
             counts.read += batch.num_rows
             if batch.num_rows:
-                _take_in(con, source, file, batch, rows, uses, content, counts.findings, table)
+                _take_in(con, inbox, source, file, batch, rows, uses, content, counts.findings, table)
+    inbox.empty()
     return counts
+
+
+class _Inbox:
+    """Rows on their way into a work table: many together, for the database is slow at taking in a few at a time."""
+
+    def __init__(self, con: Any, target: str) -> None:
+        self.con, self.target = con, target
+        self.waiting: list[pa.Table] = []
+        self.bytes = 0
+
+    def add(self, data: pa.Table) -> None:
+        """Add rows: `src`, the columns of the work table, and `raw N`, which together tell whether rows are alike."""
+        if self.waiting and self.waiting[0].schema != data.schema:
+            self.empty()
+        self.waiting.append(data)
+        self.bytes += data.nbytes
+        if self.bytes > INBOX_BYTES:
+            self.empty()
+
+    def empty(self) -> None:
+        """Put all rows that wait into the work table."""
+        if not self.waiting:
+            return
+        data = pa.concat_tables(self.waiting)
+        self.waiting, self.bytes = [], 0
+        raw = [f'"{name}"' for name in data.column_names if name.startswith("raw ")]
+        listed = ", ".join(f'"{name}"' for name in data.column_names if not name.startswith("raw "))
+        hashed = f"hash({', '.join(raw)})" if raw else "NULL"
+        self.con.register("incoming", data)
+        self.con.execute(f'INSERT INTO "{self.target}" SELECT {listed}, {hashed} FROM incoming')
+        self.con.unregister("incoming")
 
 
 def content_columns(name: str, table: Table, source: Source, used: list[str]) -> list[str]:
@@ -103,6 +137,7 @@ def check_times(con: Any, name: str, table: Table) -> None:
 
 def _take_in(
     con: Any,
+    inbox: _Inbox,
     source: Source,
     file: SourceFile,
     batch: pa.RecordBatch,
@@ -130,11 +165,7 @@ def _take_in(
     data = pa.table(arrays, names=["src", *names])
     if fault.any():
         data = data.filter(pa.array(fault == 0))
-    listed = ", ".join(f'"{name}"' for name in ("src", *columns))
-    hashed = "hash(" + ", ".join(f'"raw {i}"' for i in range(len(content))) + ")" if content else "NULL"
-    con.register("incoming", data)
-    con.execute(f'INSERT INTO "t_{source.table}" SELECT {listed}, {hashed} FROM incoming')
-    con.unregister("incoming")
+    inbox.add(data)
 
 
 def _hashable(array: pa.Array) -> pa.Array:
