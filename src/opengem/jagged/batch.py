@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from opengem.errors import ConfigError
 from opengem.jagged.jagged_tensor import JaggedTensor, check_offsets
 
 
@@ -55,6 +56,9 @@ class Batch:
         label_mask: Task -> `(B,)` float32; 0 where the label is missing, immature or not defined.
         weight: `(B,)` float32.
         extras: Named tensors that a stage adds, such as a teacher's probabilities `(B,)` float32.
+
+    Raises:
+        ConfigError: A part has not one row for each example or request; names it, and both numbers.
     """
 
     ids: dict[str, Tensor]
@@ -73,6 +77,26 @@ class Batch:
     weight: Tensor
     extras: dict[str, Tensor]
 
+    def __post_init__(self) -> None:
+        """Check the number of rows of every part."""
+        if type(self.surface) is not Tensor or type(self.request_time) is not Tensor:
+            return  # traced, or a placeholder of a tree of tensors
+        B, R = self.num_examples, self.num_requests
+        for name in ("request_of_example", "time", "example_id", "weight"):
+            _require_rows(name, getattr(self, name).shape[0], B, B)
+        for part in ("labels", "label_mask", "extras"):
+            for name, values in getattr(self, part).items():
+                _require_rows(f'{part} "{name}"', values.shape[0], B, B)
+        for part in ("ids", "bags", "numbers", "missing", "vectors"):
+            for name, values in getattr(self, part).items():
+                rows = values.rows if isinstance(values, JaggedTensor) else values.shape[0]
+                _require_rows(f'{part} of feature "{name}"', rows, B, R)
+        for name, history in self.history.items():
+            _require_rows(f'history "{name}"', history.offsets.shape[0] - 1, R, R)
+            for attribute, values in (history.ids | history.numbers).items():
+                events = history.times.shape[0]
+                _require_rows(f'"{attribute}" of history "{name}"', values.shape[0], events, events)
+
     @property
     def num_examples(self) -> int:
         """Number of examples B."""
@@ -90,6 +114,12 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """Return the batch on `device`."""
         return _map(self, lambda t: t.to(device, non_blocking=True))
+
+
+def _require_rows(name: str, rows: int, examples: int, requests: int) -> None:
+    if rows not in (examples, requests):
+        wanted = str(examples) if examples == requests else f"{examples} (examples) or {requests} (requests)"
+        raise ConfigError(f"{name} must have as many rows as the batch: {wanted}. Received: {rows}")
 
 
 def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
