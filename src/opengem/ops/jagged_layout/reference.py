@@ -71,7 +71,7 @@ def segment_reduce(values: Tensor, offsets: Tensor, how: str) -> Tensor:
     out = []
     for row in _rows(values, offsets):
         if row.shape[0] == 0:
-            out.append(values.new_zeros(values.shape[1:]))
+            out.append(row.sum(0))  # zeros, and part of the graph
         else:
             out.append({"sum": row.sum, "mean": row.mean, "max": row.amax}[how](0))
     return torch.stack(out) if out else values.new_zeros(0, *values.shape[1:])
