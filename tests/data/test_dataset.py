@@ -238,3 +238,19 @@ def test_a_packed_batch_is_the_same_batch(dataset):
     check(again, [2, 3], {"watched": 5, "bought": 5})
     assert again.extras["teacher"].dtype == torch.float64
     assert torch.equal(again.extras["teacher"], batch.extras["teacher"])
+
+
+@pytest.mark.parametrize(
+    "name", ["examples.arrow", "requests.arrow", "ads.arrow", "sequences/watched/bucket-00001.arrow"]
+)
+def test_a_flipped_byte_is_found_and_named(tmp_path, name):
+    folder = hand_made.write(tmp_path)
+    Dataset.open(folder, verify=True)
+    path = next(
+        p for p in sorted(folder.rglob("*.arrow")) if str(p.relative_to(folder)) == name or p.match(name)
+    )
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"{path.name} must have the checksum"):
+        Dataset.open(folder, verify=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from opengem.data.arrow_file import ArrowFile, Column, rows_of_slices
+from opengem.data.checksum import sha256_of
 from opengem.data.matured_labels import MaturedLabels
 from opengem.data.segments import Segments
 from opengem.errors import ConfigError, DataError, nearest
@@ -48,8 +49,13 @@ class Dataset:
         }
 
     @classmethod
-    def open(cls, folder: str | Path) -> "Dataset":
+    def open(cls, folder: str | Path, *, verify: bool = False) -> "Dataset":
         """Open the data set in `folder`.
+
+        Args:
+            folder: The folder.
+            verify: Read all files once and compare their checksums with those of the manifest (about a second a
+                gigabyte); without it only their sizes are compared.
 
         Raises:
             DataError: The folder holds no finished data set, another format, or files that do not fit.
@@ -77,6 +83,11 @@ class Dataset:
                 raise DataError(
                     f"{path} must have {facts['bytes']} bytes as the manifest says. "
                     f"Received: {'no such file' if size is None else f'{size} bytes'}. Run ingest again."
+                )
+            if verify and sha256_of(path) != facts["sha256"]:
+                raise DataError(
+                    f"{path} must have the checksum that the manifest says; its content has changed since it was "
+                    f"written. Make the data set anew: remove {folder} and run ingest."
                 )
         return cls(folder, manifest, inputs)
 

@@ -35,7 +35,7 @@ def predict(
     Raises:
         ConfigError: The data set has other inputs than the package.
     """
-    predictor, dataset = Predictor.load(package), Dataset.open(data)
+    predictor, dataset = Predictor.load(package), Dataset.open(data, verify=True)
     if dataset.inputs != predictor.package.inputs:
         raise ConfigError(
             f"{dataset.folder} must have the inputs that {predictor.package.folder} was made for (schema "

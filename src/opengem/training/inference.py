@@ -56,7 +56,7 @@ class TrainedModel:
         Raises:
             ConfigError: The model would read its ids or numbers otherwise than in training; says what differs.
         """
-        dataset = Dataset.open(data or self.run.data)
+        dataset = Dataset.open(data or self.run.data, verify=True)
         found = changes(self.inputs.layout(), dataset.inputs.layout())
         found = found or differing_words(self.folder.encoder, dataset.folder / "encoder")
         if found:

@@ -82,7 +82,7 @@ def train(
         DataError: No checkpoint is whole, or none can be written.
         Interrupted: Ctrl-C came; a checkpoint was written.
     """
-    dataset = Dataset.open(run.data)
+    dataset = Dataset.open(run.data, verify=True)
     if resume and folder is None:
         raise ConfigError("--resume needs the folder of the run. Received: none")
     place = RunFolder.create(folder, run.name or run.model.type)

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from opengem.data.checksum import sha256_of
 from opengem.data.encoder import Encoder
 from opengem.data.ingestion.folder import segment_name
 from opengem.data.ingestion.join.examples import Examples, training
 from opengem.data.ingestion.read.plan import Plan
-from opengem.data.ingestion.read.sources import sha256_of
 from opengem.data.ingestion.work_database import one_row
 from opengem.data.segments import BASE
 from opengem.schema.inputs import (

@@ -1,7 +1,6 @@
 """The Parquet files of a table: which they are, what columns they hold, and whether they have changed."""
 
 import glob
-import hashlib
 import os
 import urllib.parse
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from opengem.data.checksum import sha256_of
 from opengem.errors import DataError
 
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
@@ -139,9 +139,3 @@ def describe_files(
             {"path": name, "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": sha256}
         )
     return described
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
