@@ -10,6 +10,7 @@ from opengem.schema.words import Task
 
 MANY_WITHOUT_HISTORY = 0.5
 MANY_IMMATURE = 0.2
+MANY_ORPHANS = 0.5
 """Shares from which a warning is given."""
 NAMED = 5
 
@@ -45,6 +46,16 @@ def _labels(logs: Logs, task: Task, check: DataCheck) -> dict[str, Any]:
         surfaces.setdefault(surface, {})[f"{split}_labelled"] = labelled
         surfaces[surface][f"{split}_positives"] = positives
     _check_surfaces(task, surfaces, check)
+    credited = logs.credited.get(task.name, {"events": 0, "orphans": 0})
+    if credited["orphans"]:
+        events, orphans = credited["events"], credited["orphans"]
+        text = f"{percent(orphans, events)} of the events that make it ({orphans:,} of {events:,}) credit no example"
+        say = check.warn if orphans > MANY_ORPHANS * events else check.note
+        say(
+            "labels",
+            f"tasks.{task.name}",
+            f"{text}: none of their user and item comes before them within the window",
+        )
     return {"splits": splits, "surfaces": surfaces, **logs.credited.get(task.name, {})}
 
 

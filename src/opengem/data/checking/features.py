@@ -17,7 +17,7 @@ REPEATS = 2.0
 BINS = 10
 TOP = 20
 FEW = 100
-"""Owners (or examples, for context) that a split must hold for drift to be measured."""
+"""Examples, and for drift owners, below which nothing is said of how ids repeat and how values drift."""
 
 
 def check_features(logs: Logs, check: DataCheck) -> None:
@@ -77,7 +77,7 @@ def _spread(logs: Logs, feature: Feature, source: str, check: DataCheck) -> dict
         check.warn("features", where, f"is missing in all {examples}")
     elif distinct == 1 and given == rows:
         check.warn("features", where, f"is constant: one value in all {examples}, so it says nothing")
-    elif feature.kind == "id" and given / distinct < REPEATS:
+    elif feature.kind == "id" and rows >= FEW and given / distinct < REPEATS:
         text = f"is almost unique: {distinct:,} ids in {examples}"
         check.warn("features", where, f"{text}, so what is learned of an id is hardly ever used again")
     return facts

@@ -177,13 +177,20 @@ def _check_join(
         return
     where, share = f"{table}.{column}", percent(lost, rows)
     if lost == rows:
-        text = (
-            f"none of {rows:,} rows has its {role} in {owner}, such as {example}: these are not the same keys"
-        )
+        text = f"none of {rows:,} rows has its {role} in {owner}, such as {example}"
         look = f"Look at how both columns write them, or take the column out of tables.{table}"
-        check.error("keys", where, f"{text}. {look}")
+        say = check.error if _is_needed(logs, table, role) else check.warn
+        say("keys", where, f"{text}: these are not the same keys. {look}")
         return
     # that people who act are never shown an ad is common; that ads lack a description is not
     far = lost > MOST_UNJOINED * rows and owner != "impressions"
     text = f"{share} of rows ({lost:,} of {rows:,}) have their {role} not in {owner}"
     (check.warn if far else check.note)("keys", where, f"{text}: {keys:,} keys, such as {example}")
+
+
+def _is_needed(logs: Logs, table: str, role: str) -> bool:
+    """Return whether something is read through a key: of items and requests only what a stream reads of the ads."""
+    if role == "item":
+        streams = [s for s in logs.schema.streams if s.from_table == table]
+        return any(logs.plan.attribute_place[s.name, a.name] == "ads" for s in streams for a in s.attributes)
+    return role != "request"

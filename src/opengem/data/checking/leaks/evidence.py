@@ -16,6 +16,8 @@ SURE_GAP, LIKELY_GAP = 0.2, 0.1
 What was known before tells less than what follows from the label; yet in the synthetic world the true click rate
 itself lies 0.2 above its past, so a good score of another model may look like a leak.
 """
+SURE_ALONE, LIKELY_ALONE = 0.9, 0.75
+"""AUC of the own row less three standard errors, where users and ads are seen once and there is no past."""
 SURE_GAIN, LIKELY_GAIN, SURE_RATE = 1.5, 0.7, 0.5
 """Log odds of telling levels above those of the past, and rate of sure ones, both less three standard errors."""
 SURE_Z, LIKELY_Z, LEAST_CORRELATION = -4.5, -3.5, -0.1
@@ -62,10 +64,18 @@ def by_times(found: LaterTimes | None, owner: str) -> Evidence | None:
 
 def by_own_row(task: str, found: OwnRow) -> Evidence | None:
     """Weigh the AUC of the own row against that of the past."""
+    text = f"it tells {task} with AUC {found.own:.2f} in the example's own row"
+    if not found.compared:
+        if found.own - 3 * found.error < LIKELY_ALONE:
+            return None
+        sure = found.own - 3 * found.error >= SURE_ALONE
+        return Evidence(
+            "own row", "sure" if sure else "likely", f"{text}, and there is no past to compare with"
+        )
     gap = found.own - found.past - 3 * found.error
     if gap < LIKELY_GAP:
         return None
-    text = f"it tells {task} with AUC {found.own:.2f} in the example's own row, its past values with {found.past:.2f}"
+    text = f"{text}, its past values with {found.past:.2f}"
     return Evidence("own row", "sure" if gap >= SURE_GAP else "likely", text)
 
 

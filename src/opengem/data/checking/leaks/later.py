@@ -174,14 +174,24 @@ def _event_outcomes(logs: Logs, sample: Sample) -> list[Outcome]:
     rows = np.flatnonzero(np.isin(sample.entity["user"], codes[followed]))
     if len(rows) < ENOUGH or len(followed) < ENOUGH_OWNERS:
         return []
-    return _count_events(
+    return count_events(
         user, time, kind, np.searchsorted(codes, sample.entity["user"][rows]), sample.time[rows], rows
     )
 
 
-def _count_events(
+def count_events(
     user: np.ndarray, time: np.ndarray, kind: np.ndarray, of: np.ndarray, at: np.ndarray, rows: np.ndarray
 ) -> list[Outcome]:
+    """Count a user's events of each kind in `(t, t + span]`, in `[t - span, t)` and in all, for some spans.
+
+    Args:
+        user: `(E,)` int code of each event's user.
+        time: `(E,)` int64 Unix ms.
+        kind: `(E,)` what each event is; the 8 most frequent kinds are counted, and all together.
+        of: `(n,)` code of the user of each example.
+        at: `(n,)` its time, Unix ms.
+        rows: `(n,)` its place in the sample.
+    """
     kinds, counts = np.unique(kind, return_counts=True)
     listed = [("events of any kind", np.ones(len(kind), bool))] if len(kinds) > 1 else []
     listed += [(str(kinds[i]), kind == kinds[i]) for i in np.argsort(-counts, kind="stable")[:TYPES]]

@@ -29,17 +29,12 @@ class Levels:
         return Levels(self.own[kept], {n: p[kept] for n, p in self.past.items()}, self.size, self.words)
 
 
-def levels_of(column: Column, rows: np.ndarray) -> list[Levels]:
-    """Return a column as levels over some examples: one reading of text, one or two of numbers.
+def levels_of(column: Column) -> list[Levels]:
+    """Return a column as levels: one reading of text, one or two of numbers.
 
     Null is level 0. Whole numbers that repeat may be codes, so they are read as categories too.
-
-    Args:
-        column: The column.
-        rows: Bool `(n,)`, the examples.
     """
-    own = column.own[rows]
-    past = {name: values[rows] for name, values in column.past.items()}
+    own, past = column.own, column.past
     if not column.is_number:
         return [_categories(own, past, column.words)]
     variants = [_quantiles(own, past)]

@@ -61,6 +61,7 @@ class OwnRow:
         past: The same of the value in the example before of the user or of the ad, whichever tells more.
         error: Standard error of `own - past`.
         telling: Strong and weak levels, positive and negative, that were found.
+        compared: Whether there was a past to compare with; without one `past` is 0.5.
     """
 
     rows: int
@@ -69,6 +70,7 @@ class OwnRow:
     past: float
     error: float
     telling: tuple[Telling, ...]
+    compared: bool = True
 
 
 def measure_own_row(column: Column, sample: Sample) -> dict[str, OwnRow]:
@@ -82,29 +84,37 @@ def measure_own_row(column: Column, sample: Sample) -> dict[str, OwnRow]:
         sample: The examples.
 
     Returns:
-        Task -> what was measured, for tasks with 30 positives and 30 negatives among the examples with a past.
+        Task -> what was measured, for tasks with 30 positives and 30 negatives. Where so many have no past, as in a log
+        of users and ads that are seen once, it is measured on all examples and compared with nothing.
     """
     has = np.logical_or.reduce(list(column.has.values()))
-    variants = levels_of(column, has)
+    order = np.argsort(sample.half, kind="stable")  # so that the halves are slices
+    variants = levels_of(column)
     found: dict[str, OwnRow] = {}
     for task, labels in sample.labels.items():
-        kept = np.flatnonzero(~np.isnan(labels[has]))
-        kept = kept[np.argsort(sample.half[has][kept], kind="stable")]  # so that the halves are slices
-        y, surface = labels[has][kept], sample.surface[has][kept]
-        if min(y.sum(), (1 - y).sum()) < ENOUGH:
-            continue
-        cut = len(kept) - int(sample.half[has][kept].sum())
-        measured = [_measure(v.at(kept), y, surface, cut) for v in variants]
-        found[task] = max(measured, key=lambda m: m.own - m.past)
+        labelled = order[~np.isnan(labels[order])]
+        compared = _enough(labels[labelled[has[labelled]]])
+        kept = labelled[has[labelled]] if compared else labelled
+        y, surface = labels[kept], sample.surface[kept]
+        if _enough(y):
+            cut = len(kept) - int(sample.half[kept].sum())
+            measured = [_measure(v.at(kept), y, surface, cut, compared) for v in variants]
+            found[task] = max(measured, key=lambda m: m.own - m.past)
     return found
 
 
-def _measure(levels: Levels, y: np.ndarray, surface: np.ndarray, cut: int) -> OwnRow:
+def _enough(y: np.ndarray) -> bool:
+    return min(y.sum(), (1 - y).sum()) >= ENOUGH
+
+
+def _measure(levels: Levels, y: np.ndarray, surface: np.ndarray, cut: int, compared: bool) -> OwnRow:
     own = fitted_auc(levels.own, levels.size, y, surface, cut)
-    past = max(fitted_auc(level, levels.size, y, surface, cut) for level in levels.past.values())
+    pasts = levels.past.values() if compared else ()
+    past = max((fitted_auc(level, levels.size, y, surface, cut) for level in pasts), default=0.5)
     positives = int(y.sum())
     error = math.hypot(*(auc_error(auc, positives, len(y) - positives) for auc in (own, past)))
-    return OwnRow(len(y), positives, own, past, error, _find_telling(levels, y, surface, cut))
+    telling = _find_telling(levels, y, surface, cut) if compared else ()
+    return OwnRow(len(y), positives, own, past, error, telling, compared)
 
 
 def _find_telling(levels: Levels, y: np.ndarray, surface: np.ndarray, cut: int) -> tuple[Telling, ...]:

@@ -228,7 +228,7 @@ def measure_windows(
     enough = {t: w for t, w in windows.items() if owner and min(min(v.owners[owner]) for v in w) >= EXAMPLES}
     if not enough:
         return []
-    variants = levels_of(column, np.ones(sample.rows, bool))
+    variants = levels_of(column)
     best: list[WindowGap] = []
     for task, pair in enough.items():
         y = sample.labels[task]
