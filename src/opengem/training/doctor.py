@@ -43,6 +43,7 @@ def diagnose() -> list[Check]:
     else:
         state: Literal["absent", "bad"] = "bad" if installed else "absent"
         checks.append(Check("embedding tables", state, f"reference row-wise AdaGrad; {problem}"))
+    checks.append(Check("operations", "good", _operations()))
     for package, (extra, verb) in _EXTRAS.items():
         found = importlib.util.find_spec(package) is not None
         hint = f"{verb} needs it: pip install 'opengem[{extra}]'"
@@ -59,6 +60,24 @@ def diagnose() -> list[Check]:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; everything runs on the CPU"
     checks.append(Check("GPU", "good" if torch.cuda.is_available() else "absent", device))
     return checks
+
+
+def _operations() -> str:
+    """Return the backends that each operation can be asked for, in order of preference."""
+    from opengem.ops.block_attention.api import BACKENDS as BLOCK
+    from opengem.ops.gdpa.api import BACKENDS as GDPA
+    from opengem.ops.jagged_attention.api import BACKENDS as JAGGED
+    from opengem.ops.rotary_attention.api import BACKENDS as ROTARY
+
+    operations = {
+        "block_attention": BLOCK,
+        "gdpa": GDPA,
+        "jagged_attention": JAGGED,
+        "rotary_attention": ROTARY,
+    }
+    return "; ".join(
+        f"{name}: {', '.join(b.name for b in backends)}" for name, backends in operations.items()
+    )
 
 
 def _torch(version: str) -> Check:

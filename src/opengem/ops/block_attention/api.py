@@ -7,11 +7,12 @@ from opengem.ops.backend import Backend, call
 from opengem.ops.block_attention import fused, packed, reference
 from opengem.ops.jagged_layout import check_offsets
 
-_BACKENDS = (
+BACKENDS = (
     Backend("fused", fused.block_attention, fused.obstacle),
     Backend("packed", packed.block_attention),
     Backend("reference", reference.block_attention),
 )
+"""Backends in order of preference; the last one is the meaning."""
 
 
 def block_attention(
@@ -66,4 +67,4 @@ def block_attention(
             f"block_attention: rotation must be (L, K / 2, 2) with K even, got {tuple(rotation_LP2.shape)} for K = {K}"
         )
     scale = K**-0.5 if scale is None else scale
-    return call("block_attention", _BACKENDS, backend, qkv_L3HK, offsets, rotation_LP2, block, shift, scale)
+    return call("block_attention", BACKENDS, backend, qkv_L3HK, offsets, rotation_LP2, block, shift, scale)

@@ -8,7 +8,8 @@ from opengem.ops.gdpa import padded, reference
 from opengem.ops.gdpa.activations import ACTIVATIONS
 from opengem.ops.jagged_layout import check_offsets
 
-_BACKENDS = (Backend("padded", padded.gdpa), Backend("reference", reference.gdpa))
+BACKENDS = (Backend("padded", padded.gdpa), Backend("reference", reference.gdpa))
+"""Backends in order of preference; the last one is the meaning."""
 
 
 def gdpa(
@@ -82,5 +83,5 @@ def gdpa(
         if offsets is not None:
             check_offsets("gdpa", key, offsets)
     return call(
-        "gdpa", _BACKENDS, backend, q, k, v, q_offsets, k_offsets, request_of_row, names, alpha, max_q, max_k
+        "gdpa", BACKENDS, backend, q, k, v, q_offsets, k_offsets, request_of_row, names, alpha, max_q, max_k
     )

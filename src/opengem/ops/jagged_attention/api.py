@@ -7,11 +7,12 @@ from opengem.ops.backend import Backend, call
 from opengem.ops.jagged_attention import padded, reference, rows
 from opengem.ops.jagged_layout import check_offsets
 
-_BACKENDS = (
+BACKENDS = (
     Backend("rows", rows.jagged_attention, rows.obstacle, rows.suits),
     Backend("padded", padded.jagged_attention),
     Backend("reference", reference.jagged_attention),
 )
+"""Backends in order of preference; the last one is the meaning."""
 
 
 def jagged_attention(
@@ -82,7 +83,7 @@ def jagged_attention(
     max_k = max_q if same and max_k is None else max_k
     return call(
         "jagged_attention",
-        _BACKENDS,
+        BACKENDS,
         backend,
         q_LHK,
         k_MHK,

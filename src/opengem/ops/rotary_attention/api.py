@@ -6,11 +6,12 @@ from opengem.errors import ConfigError
 from opengem.ops.backend import Backend, call
 from opengem.ops.rotary_attention import composed, fused, reference
 
-_BACKENDS = (
+BACKENDS = (
     Backend("fused", fused.rotary_attention, fused.obstacle),
     Backend("composed", composed.rotary_attention),
     Backend("reference", reference.rotary_attention),
 )
+"""Backends in order of preference; the last one is the meaning."""
 
 
 def rotary_attention(
@@ -56,4 +57,4 @@ def rotary_attention(
             f"for N = {N}, K = {K}"
         )
     scale = K**-0.5 if scale is None else scale
-    return call("rotary_attention", _BACKENDS, backend, qkv_BN3HK, rotation_NP2, seen_BN, band_NN, scale)
+    return call("rotary_attention", BACKENDS, backend, qkv_BN3HK, rotation_NP2, seen_BN, band_NN, scale)
