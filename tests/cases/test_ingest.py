@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from opengem import evaluate, label, write_report
+from opengem.data import Dataset
 from opengem.data.columns import numbers
 from opengem.evaluation import PredictionTable, evaluate_predictions, read_predictions
 from opengem.models.vertical import VerticalConfig
-from tests.cases.inputs import DAYS, T0, Case
+from tests.cases.inputs import DAY, DAYS, T0, Case
 from tests.cases.runs import service, tiny_run
 
 BIG = 2**53
@@ -268,6 +269,15 @@ def test_in12_one_row_group_of_20_million_rows_in_little_memory(case, capsys):
     manifest = json.loads((given.out / "dataset" / "manifest.json").read_text())
     assert manifest["counts"]["events"] == {"acts": 20_000_000}
     assert manifest["counts"]["users"] <= 1_000_003
+    data = Dataset.open(given.out / "dataset")
+    last = data.num_requests - 1
+    batch = data.read(np.array([last]), 1000)
+    user = int(data.column("user_key")[data.num_examples - 1])
+    k = np.arange(20_000_000, dtype=np.int64)
+    k = k[k * 2654435761 % 1_000_003 == user]
+    times = np.sort(T0 + k * 7919 % (3 * DAY))
+    assert batch.history["acts"].times.tolist() == times[times < int(batch.request_time[0])].tolist()
+    assert len(k) in (19, 20, 21)
     with capsys.disabled():
         print(f"\nIN12: peak resident memory {peak:,} MB at a memory setting of 512 MB")
     assert (
