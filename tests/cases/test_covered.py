@@ -1,4 +1,4 @@
-"""The list of covered cases is true: of each stage in it, no id without a test, no test without an id, none left out."""
+"""The list of covered cases is true: of its stages, no id without a test, no test without an id, none left out."""
 
 import re
 from pathlib import Path
