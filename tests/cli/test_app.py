@@ -106,3 +106,13 @@ def test_json_is_one_object_on_standard_output(tmp_path):
     assert json.loads(made.stdout)["fresh"] is True
     made = _opengem("ingest", str(tmp_path / "world" / "schema.toml"), "--out", str(tmp_path / "d"))
     assert "nothing to do" in made.stdout
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("x")
+    assert _opengem("synth", "world", "--users", "30", "--days", "10", cwd=tmp_path).returncode == 0
+    for arguments in (["synth", "file/world"], ["ingest", "world/schema.toml", "--out", "file/data"]):
+        done = _opengem(*arguments, cwd=tmp_path)
+        assert done.returncode in (2, 3), done.stderr
+        assert "file" in done.stderr
+        assert "Traceback" not in done.stderr

@@ -161,3 +161,13 @@ def test_the_transfer_ratio_by_hand():
     assert ratio.low <= ratio.value <= ratio.high
     none = transfer_ratio(_table(alone, y, "t"), _table(student, y, "s"), _table(alone, y, "a"))["click"]
     assert np.isnan(none.value)
+
+
+@pytest.mark.parametrize("part", [0.1, 0.3, 0.5, 0.7, 0.9])
+def test_a_flipped_byte_of_a_store_is_found(small_data, store, tmp_path, part):
+    content = bytearray(store.path.read_bytes())
+    content[int(len(content) * part)] ^= 16
+    path = tmp_path / "labels.parquet"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"labels\.parquet"):
+        read_labels(path, Dataset.open(small_data))

@@ -49,6 +49,12 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             # the reader of a pipe went away: nothing is wrong, and nothing more can be said
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        except OSError as error:
+            _show(
+                "DataError",
+                f"{_place(error)} must be readable or writable. Received: {error.strerror or error}",
+            )
+            raise typer.Exit(3) from None
 
     return run
 
@@ -80,6 +86,12 @@ def main() -> None:
     # threads that wait asleep leave the cores to the loader's processes; it changes no number
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     app()
+
+
+def _place(error: OSError) -> str:
+    """Return what a system error is about: the file whose name it carries."""
+    name = error.filename2 or error.filename
+    return str(name) if name is not None else "a file"
 
 
 def _show(kind: str, text: str) -> None:

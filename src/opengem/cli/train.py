@@ -25,7 +25,7 @@ def command(
     """Train a model: a teacher, a student alone, or a baseline.
 
     Examples:
-        opengem train recipes/gem_tiny.toml data=dataset
+        opengem train recipes/teacher.toml data=dataset
         opengem train runs/2026-12-01_gem_a1b2c3 --resume
     """
     from opengem.training.run import TrainRun

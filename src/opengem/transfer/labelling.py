@@ -101,7 +101,10 @@ def label(
                 table = pa.table(columns)
                 if writer is None:
                     writer = pq.ParquetWriter(
-                        temporary, table.schema.with_metadata(metadata), compression="zstd"
+                        temporary,
+                        table.schema.with_metadata(metadata),
+                        compression="zstd",
+                        write_page_checksum=True,
                     )
                 writer.write_table(table)
                 done += batch.num_examples
@@ -143,8 +146,8 @@ def read_labels(path: Path, dataset: Dataset) -> tuple[dict[str, np.ndarray], st
             label that is not finite, or has no row in common.
     """
     try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
+        table = pq.read_table(path, page_checksum_verification=True)
+    except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} must be a label store. Received: {error}") from None
     metadata = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
     made_for = metadata.get("opengem.schema", "")
