@@ -88,6 +88,14 @@ class Window:
         parts.append((1.0, s["extra"], s["weight"]))
         return sum(w * total / weight for w, total, weight in parts if weight)
 
+    def _undefined(self) -> str | None:
+        """Return why there is no NE, or None."""
+        n, y, rows = self.sums["n"], self.sums["y"], int(self.sums["rows"])
+        if not rows:
+            return "no labelled row"
+        of = f"{rows} row{'s' if rows > 1 else ''}"
+        return f"no positive in {of}" if y <= 0 else f"no negative in {of}" if y >= n else None
+
     def row(self) -> dict[str, Any]:
         """Return the figures of the window; NE is None where its rows are of one class, or have no weight."""
         s, seconds = self.sums, max(time.perf_counter() - self.began, 1e-9)
@@ -98,6 +106,7 @@ class Window:
             "rows": int(s["rows"]),
             "ne": _or_none(s["nll"] / s["n"] / entropy if s["n"] else math.nan),
             "calibration": _or_none(s["p"] / s["y"] if s["y"] else math.nan),
+            "undefined": self._undefined(),
             "examples_per_second": s["examples"] / seconds,
             "events_per_second": s["events"] / seconds,
             "mfu": s["flops"] / seconds / self.roof if self.roof else None,
