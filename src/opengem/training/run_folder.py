@@ -16,7 +16,7 @@ from typing import Any
 import tomli_w
 
 from opengem.config import to_plain
-from opengem.errors import ConfigError
+from opengem.errors import ConfigError, DataError
 from opengem.schema.inputs import InputSpec
 from opengem.training.run_lock import only_here
 
@@ -92,9 +92,16 @@ class RunFolder:
         return InputSpec.from_dict(json.loads(self.inputs_file.read_text(encoding="utf-8")))
 
     def append_metrics(self, row: dict[str, Any]) -> None:
-        """Append one line to the metrics."""
-        with self.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        """Append one line to the metrics.
+
+        Raises:
+            DataError: The disk is full or cannot be written; the checkpoints are as they were.
+        """
+        try:
+            with self.metrics_file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise _not_written(self.metrics_file, error) from None
 
     def cut_metrics(self, size: int) -> None:
         """Cut the metrics back to `size` bytes: what a killed run wrote after its last checkpoint."""
@@ -114,13 +121,27 @@ class RunFolder:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name, force it to disk, and rename it."""
+    """Write a file under a temporary name, force it to disk, and rename it.
+
+    Raises:
+        DataError: The disk is full or cannot be written; an older file of the name is as it was.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise _not_written(path, error) from None
+
+
+def _not_written(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"{path} must take what is written to it. Received: {error}. Make room; a run goes on with --resume"
+    )
 
 
 def environment() -> dict[str, Any]:
