@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cases.inputs import Case, run_script
+from tests.cases.served import Student, make_student
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +34,11 @@ def case(scripts, tmp_path) -> Callable[..., Case]:
         return Case(folder, tmp_path / f"out-{number}")
 
     return make
+
+
+@pytest.fixture(scope="session")
+def student(scripts, tmp_path_factory) -> Student:
+    """The base world with a student that was trained on it; nothing of it must be changed."""
+    folder = tmp_path_factory.mktemp("student")
+    logs = Path(shutil.copytree(scripts("tr01_label_store.py"), folder / "logs"))
+    return make_student(Case(logs, folder / "out"))

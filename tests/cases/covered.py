@@ -7,5 +7,7 @@ COVERED = {
     ),
     "point in time": ("PT01", "PT02", "PT03", "PT04", "PT05", "PT08", "PT09", "PT10", "PT11"),
     "sequence store": ("SQ01", "SQ03", "SQ04", "SQ05"),
+    "export, parity": ("EX01", "EX03", "EX04", "EX05", "EX06"),
+    "serving": ("SV01", "SV02", "SV03", "SV04", "SV05", "SV06"),
 }  # fmt: skip
 """Stage -> ids. Each has a test named `test_ID_...` here."""

@@ -116,6 +116,7 @@ def load_program(path: Path, facts: dict[str, Any], inputs: InputSpec) -> Progra
     program = _load(path, facts)
     order, checker = input_names(inputs), InputChecker(inputs)
 
+    @torch.no_grad()
     def checked(tensors: dict[str, Tensor]) -> Tensor:
         checker.check(tensors)
         # compiled code takes tensors by their place and does not look at their names

@@ -42,8 +42,8 @@ class Predictor:
         self._reader = RequestReader(schema, package.inputs, encoder, ads, package.history, limits)
         calibrated = names.CALIBRATION in package.facts["files"]
         self._calibration = PlattCalibration.load(package.folder / names.CALIBRATION) if calibrated else None
-        self._device = torch.device(package.facts["device"])
         self._program = package.program()
+        self._device = torch.device(package.facts["device"])
         self._check_sample()
 
     @classmethod
