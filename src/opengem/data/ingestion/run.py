@@ -15,7 +15,7 @@ from opengem.data.encoder import Encoder
 from opengem.data.ingestion.append import DoesNotContinue, check_continues, new_files, unknown_ads
 from opengem.data.ingestion.folder import check_replaceable, fresh_folder, fresh_segment, only_writer
 from opengem.data.ingestion.join.before import Before
-from opengem.data.ingestion.join.events import make_events
+from opengem.data.ingestion.join.events import encode_events, make_events
 from opengem.data.ingestion.join.examples import Examples, make_examples
 from opengem.data.ingestion.join.labels import log_end, make_labels
 from opengem.data.ingestion.join.rows import settle_rows
@@ -51,7 +51,7 @@ from opengem.schema.load import load_schema
 from opengem.schema.words import Schema
 
 Progress = Callable[[str, int, int | None], None]
-BYTES_PER_EVENT = 600
+BYTES_PER_EVENT = 300
 """Memory that an event of the bucket at hand is reckoned to take while it is sorted and written."""
 
 
@@ -245,7 +245,7 @@ class _Run:
         }
         buckets = facts.buckets = self._number_of_buckets()
         for stream in schema.streams:
-            counted = make_events(self.con, schema, plan, stream, buckets, before)
+            counted = make_events(self.con, schema, plan, stream, before)
             facts.events[stream.name], facts.early[stream.name] = counted
         facts.latest = max(before.latest, self._latest())
         encoder = self.encoder
@@ -378,6 +378,7 @@ class _Run:
         lengths: dict[str, np.ndarray] = {}
         users = self.con.sql("SELECT number FROM requests ORDER BY request").fetchnumpy()["number"]
         for stream in self.schema.streams:
+            encode_events(self.con, stream, encoder, buckets)
             slices[stream.name] = write_stream(
                 self.con,
                 stream,
@@ -389,7 +390,7 @@ class _Run:
                 self.work,
                 self._advance,
             )
-            self.con.execute(f'DROP TABLE "s_{stream.name}"')
+            self.con.execute(f'DROP TABLE "e_{stream.name}"')
             start, end = slices[stream.name]
             lengths[stream.name] = end - start + before.lengths(stream.name, users)
             facts.history_lengths[stream.name] = length_histogram(lengths[stream.name])

@@ -220,12 +220,12 @@ def _bucket_events(
 ) -> BucketEvents:
     pieces: dict[str, list[np.ndarray]] = {name: [] for name in ("number", "available", "time", "pos")}
     encoded: dict[str, list[np.ndarray]] = {a.name: [] for a in stream.attributes}
-    for rows in _stream_of(con, f'SELECT * FROM "s_{stream.name}" WHERE bucket = {bucket}'):
+    for rows in _stream_of(con, f'SELECT * FROM "e_{stream.name}" WHERE bucket = {bucket}'):
         for name, values in pieces.items():
             values.append(rows.column(name).to_numpy())
         for a in stream.attributes:
             column = rows.column(f"a_{stream.name}.{a.name}")
-            values = encode_attribute(stream, a, encoder, column)
+            values = column.to_numpy() if a.kind == "id" else encode_attribute(stream, a, encoder, column)
             if f"row_{a.name}" in rows.column_names:  # what its ad says was encoded when the ad was written
                 values = before.of_ads(stream, a, rows.column(f"row_{a.name}").to_numpy(), values)
             encoded[a.name].append(values)

@@ -2,16 +2,19 @@
 
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from opengem.data.encoder import FIRST_ROW, Encoder
 from opengem.data.ingestion.join.before import Before
 from opengem.data.ingestion.read.plan import Plan
 from opengem.data.ingestion.work_database import one_row
+from opengem.schema.inputs import PADDING_ROW, UNSEEN_ROW
 from opengem.schema.words import Attribute, Schema, Stream
 
 
-def make_events(
-    con: Any, schema: Schema, plan: Plan, stream: Stream, buckets: int, before: Before
-) -> tuple[int, int]:
-    """Make the work table `s_STREAM`: bucket, user number, available, time, position and attributes of each event.
+def make_events(con: Any, schema: Schema, plan: Plan, stream: Stream, before: Before) -> tuple[int, int]:
+    """Make the work table `s_STREAM`: user number, available, time, position and attributes of each event.
 
     An event is available from the latest of its time, its arrival and, where it carries a request, that request's
     time: so the history of a request is a prefix of the user's events in order of availability, and never holds an
@@ -22,7 +25,6 @@ def make_events(
         schema: The schema.
         plan: Where the attributes are found.
         stream: The stream.
-        buckets: Number of buckets; the rows of one lie together, so that one can be read without the others.
         before: What was ingested already. Attributes of an ad that was written before are not among the columns; the
             ad's row stands as `row_NAME` beside them.
 
@@ -56,13 +58,49 @@ def make_events(
         f"{', '.join(_own(a, stream, plan, item) for a in stream.attributes)}{rows} FROM {source} o{joins}{where}"
     )
     ready = f" UNION ALL {_ready(stream, plan)}" if stream.ready and not before.examples else ""
-    order = " ORDER BY bucket" if buckets > 1 else ""
-    con.execute(
-        f'CREATE TABLE "s_{stream.name}" AS '
-        f"SELECT (number % {buckets})::INTEGER AS bucket, * FROM ({own}{ready}){order}"
-    )
+    con.execute(f'CREATE TABLE "s_{stream.name}" AS {own}{ready}')
     events, too_early = one_row(con, f'SELECT count(*), count(*) FILTER (early) FROM "s_{stream.name}"')
     return events, too_early
+
+
+def encode_events(con: Any, stream: Stream, encoder: Encoder, buckets: int) -> None:
+    """Make `e_STREAM` of `s_STREAM`: ids as rows of their tables, and the rows of one bucket together.
+
+    Rows are what `Encoder.encode_ids` gives: 0 where null, 1 where unseen. They are a fraction of the ids' size, so
+    that a log larger than memory is sorted in little room.
+
+    Args:
+        con: Connection of the work database.
+        stream: The stream.
+        encoder: The vocabularies.
+        buckets: Number of buckets; each is read by itself.
+    """
+    columns, joins = "", ""
+    tables = {a.table for a in stream.attributes if a.kind == "id"}
+    for table in sorted(tables):
+        ids = encoder.vocabularies[table].ids
+        rows = pa.array(np.arange(FIRST_ROW, FIRST_ROW + len(ids)), pa.int32())
+        con.register(f"v_{table}", pa.table({"id": ids, "row": rows}))
+    for number, a in enumerate(stream.attributes):
+        name = f'"a_{stream.name}.{a.name}"'
+        if a.kind == "id":
+            joins += f' LEFT JOIN "v_{a.table}" v{number} ON v{number}.id = s.{name}'
+            missing = f"CASE WHEN s.{name} IS NULL THEN {PADDING_ROW} ELSE {UNSEEN_ROW} END"
+            columns += f", coalesce(v{number}.row, {missing})::INTEGER AS {name}"
+        else:
+            columns += f", s.{name}"
+    listed = [
+        name for name, *_ in con.execute(f'DESCRIBE "s_{stream.name}"').fetchall() if name.startswith("row_")
+    ]
+    columns += "".join(f', s."{name}"' for name in listed)
+    order = " ORDER BY bucket" if buckets > 1 else ""
+    con.execute(
+        f'CREATE TABLE "e_{stream.name}" AS SELECT (s.number % {buckets})::INTEGER AS bucket, s.number, s.available, '
+        f's."time", s.pos{columns} FROM "s_{stream.name}" s{joins}{order}'
+    )
+    con.execute(f'DROP TABLE "s_{stream.name}"')
+    for table in tables:
+        con.unregister(f"v_{table}")
 
 
 def _own(attribute: Attribute, stream: Stream, plan: Plan, item: str) -> str:
