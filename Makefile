@@ -1,10 +1,11 @@
-# setup: the environment   demo: the loop on a small synthetic world   test, check: what CI runs   bench: measurements
+# setup: the environment   demo: the loop on a small synthetic world   test, check: what CI runs
+# bench: measurements   reliability: the long campaigns of faults, load and growth
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-slow check format bench clean
+.PHONY: setup demo test test-slow check reliability format bench clean
 
 setup: $(STAMP)
 
@@ -34,8 +35,14 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+reliability: $(STAMP)
+	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/soak.py
+	$(BIN)/python benchmarks/growth.py
+
 bench: $(STAMP)
-	for f in benchmarks/*.py; do $(BIN)/python $$f; done
+	$(BIN)/python benchmarks/storage.py
+	$(BIN)/python benchmarks/serving_latency.py
 
 clean:
 	rm -rf runs build dist .pytest_cache .ruff_cache
