@@ -40,7 +40,9 @@ def only_here(file: Path) -> Iterator[None]:
         _held.add(descriptor)
         yield
     finally:
-        _held.discard(descriptor)
+        if descriptor in _held:
+            _held.discard(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # for a child too that has not closed it yet
         os.close(descriptor)
 
 
