@@ -100,7 +100,7 @@ def _histories(logs: Logs, check: DataCheck) -> dict[str, Any]:
         return {}
     facts: dict[str, Any] = {}
     for stream in logs.schema.streams:
-        events, early = make_events(logs.con, logs.schema, logs.plan, stream, 1, Before())
+        events, early = make_events(logs.con, logs.schema, logs.plan, stream, Before())
         logs.con.execute(
             f'CREATE TABLE "first_{stream.name}" AS SELECT number, min(available) AS available '
             f'FROM "s_{stream.name}" GROUP BY 1'

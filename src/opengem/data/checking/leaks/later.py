@@ -1,4 +1,4 @@
-"""Columns that count or rate what comes after the example, and times that lie after it."""
+"""Columns that count or rate what comes after the example, or are the next label; and times that lie after it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -223,32 +223,48 @@ def count_events(
 
 
 def _label_outcomes(logs: Logs, sample: Sample) -> list[Outcome]:
-    """Rate the labels of the user's and the ad's examples of later requests, and of earlier ones."""
-    columns = []
+    """Rate the labels of the user's and the ad's later requests, of this and later ones, and of the next example."""
+    outcomes = []
     for task in logs.schema.tasks:
         for owner in ("user", "ad"):
-            window = f'OVER (PARTITION BY "{owner}" ORDER BY request_time RANGE BETWEEN'
-            y = f'avg("y_{task.name}")'
-            columns += [
-                f"{y} {window} 1 FOLLOWING AND UNBOUNDED FOLLOWING)",
-                f"{y} {window} UNBOUNDED PRECEDING AND 1 PRECEDING)",
-                f"{y} {window} UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)",
-            ]
-    listed = ", ".join(f"{c} AS c{i}" for i, c in enumerate(columns))
-    found: Any = logs.con.sql(
-        f"SELECT * FROM (SELECT row, {listed} FROM labelled_rows) SEMI JOIN sampled USING (row) ORDER BY row"
-    ).fetchnumpy()
-    outcomes = []
-    for i, (task, owner) in enumerate((t, o) for t in logs.schema.tasks for o in ("user", "ad")):
-        after, before, whole = (
-            np.ma.filled(found[f"c{3 * i + j}"].astype(np.float64), np.nan) for j in range(3)
-        )
-        rows = np.flatnonzero(~np.isnan(after) & ~np.isnan(before))
-        owners = len(np.unique(sample.entity[owner][rows]))
-        if len(rows) >= ENOUGH and owners >= ENOUGH_OWNERS and np.ptp(after[rows]) > 0:
-            words = f"the {owner}'s rate of {task.name} in later requests"
-            outcomes.append(Outcome(words, rows, *(_ranks(c[rows]) for c in (after, before, whole))))
+            found = _rates(logs, owner, task.name)
+            for what, after, before in (
+                ("in later requests", "later", "earlier"),
+                ("from this request on", "since", "earlier"),
+                ("in the next example", "next", "last"),
+            ):
+                rows = np.flatnonzero(~np.isnan(found[after]) & ~np.isnan(found[before]))
+                owners = len(np.unique(sample.entity[owner][rows]))
+                if len(rows) >= ENOUGH and owners >= ENOUGH_OWNERS and np.ptp(found[after][rows]) > 0:
+                    words = f"the {owner}'s rate of {task.name} {what}"
+                    parts = (_ranks(found[name][rows]) for name in (after, before, "whole"))
+                    outcomes.append(Outcome(words, rows, *parts))
     return outcomes
+
+
+def _rates(logs: Logs, owner: str, task: str) -> dict[str, np.ndarray]:
+    """Return the owner's label rates around each sampled example, NaN where there is none."""
+    frames = {
+        "later": "1 FOLLOWING AND UNBOUNDED FOLLOWING",
+        "since": "CURRENT ROW AND UNBOUNDED FOLLOWING",
+        "earlier": "UNBOUNDED PRECEDING AND 1 PRECEDING",
+        "whole": "UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING",
+    }
+    labelled = f'SELECT row, "{owner}", request_time, "y_{task}" AS y FROM labelled_rows WHERE y IS NOT NULL'
+    order = f'PARTITION BY "{owner}" ORDER BY request_time ROWS BETWEEN'
+    rates = ", ".join(
+        f"sum(hits) OVER ({order} {frame}) / sum(n) OVER ({order} {frame}) AS {name}"
+        for name, frame in frames.items()
+    )
+    requests = f'SELECT "{owner}", request_time, sum(y) AS hits, count(*) AS n FROM ({labelled}) GROUP BY ALL'
+    own = f'OVER (PARTITION BY "{owner}" ORDER BY row)'
+    found: Any = logs.con.sql(
+        f'SELECT r.*, n.* FROM sampled s LEFT JOIN (SELECT "{owner}", request_time, {rates} FROM ({requests})) r '
+        f'ON r."{owner}" = s."{owner}" AND r.request_time = s.request_time '
+        f'LEFT JOIN (SELECT row, lead(y) {own} AS "next", lag(y) {own} AS "last" FROM ({labelled})) n ON n.row = s.row '
+        "ORDER BY s.row"
+    ).fetchnumpy()
+    return {name: np.ma.filled(found[name].astype(np.float64), np.nan) for name in (*frames, "next", "last")}
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
