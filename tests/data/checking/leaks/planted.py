@@ -1,4 +1,4 @@
-"""A small synthetic world with columns added to its tables: leaks of sixteen kinds, and innocent ones."""
+"""A small synthetic world with columns added to its tables: leaks of many kinds, and innocent ones."""
 
 import shutil
 from collections import defaultdict
@@ -78,6 +78,14 @@ class World:
         which = np.ones(len(keys), bool) if which is None else which
         return {int(k): float(values[which & (keys == k)].mean()) for k in np.unique(keys[which])}
 
+    def next_of_user(self) -> np.ndarray:
+        """Return the click of the user's next impression, as a shift in the wrong direction gives it."""
+        order = np.lexsort((np.arange(len(self.user)), self.user))
+        found = np.full(len(order), np.nan)
+        same = self.user[order[1:]] == self.user[order[:-1]]
+        found[order[:-1][same]] = self.click[order[1:][same]]
+        return found
+
     def running(self, keys: np.ndarray, part: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
         """Return for each impression the mean click of some impressions of its key; NaN for none."""
         result = np.full(len(keys), np.nan)
@@ -115,6 +123,9 @@ def plant_leaks(world: World, seed: int = 0) -> dict[str, str]:
         "rate_from_now": (world.running(world.ad, lambda t, now: t >= now), "number", "later"),
         "rare_flag": (((y == 1) & (random.random(n) < 0.2)).astype(int), "number", "levels"),
     }  # fmt: skip
+    page = world.rows["request_id"].to_numpy()
+    context["page_clicked"] = (np.isin(page, page[y == 1]).astype(int), "number", "own row")
+    context["next_label"] = (world.next_of_user(), "number", "later")
     context["unused_ms"] = (context["stay_ms"][0] // 7, "", "own row")
     world.add({name: pa.array(column, from_pandas=True) for name, (column, _, _) in context.items()})
     for name, (_, kind, _) in context.items():

@@ -24,6 +24,8 @@ KINDS = {
     "impressions.closed_at": "later times",
     "impressions.rate_from_now": "later",
     "impressions.rare_flag": "levels",
+    "impressions.page_clicked": "own row",
+    "impressions.next_label": "later",
     "ads.ad_rate": "whole log",
     "ads.ad_rate_of_late_days": "whole log",
     "users.user_rate": "whole log",
