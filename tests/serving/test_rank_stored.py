@@ -5,9 +5,13 @@ import pytest
 import torch
 
 from opengem.errors import CheckFailed, ConfigError, DataError
+from opengem.evaluation import read_predictions
+from opengem.serving.predict import predict
 from opengem.serving.rank_stored import rank_stored
 from opengem.serving.request import Limits, RequestReader
 from opengem.serving.signature import to_named
+from tests.serving.conftest import client_of
+from tests.serving.test_service import ask
 
 
 def differences(a, b) -> list[str]:
@@ -42,6 +46,24 @@ def test_scores_are_those_of_the_model_itself(made):
                 np.testing.assert_allclose(have, want[ad["index"]], rtol=0, atol=1e-6)
             assert answer["largest_difference"] <= 1e-6
             assert answer["request"]["example_ids"] == batch.example_id.tolist()
+
+
+def test_each_stored_example_sent_over_http_is_scored_as_predict_scores_it(made, live, tmp_path):
+    """What is written for a split, and what a caller gets for the raw rows of the same examples, agree to 1e-6."""
+    predict(made.package.folder, made.data.folder, "test", tmp_path / "p.parquet")
+    table = read_predictions(tmp_path / "p.parquet")
+    row = {int(example): k for k, example in enumerate(table.example_id)}
+    app = client_of(live).app
+    compared = 0
+    for number in made.data.requests_of_split("test"):
+        examples = made.data.read(np.array([number]), 0).example_id.tolist()
+        status, _, content = ask(app, json.dumps(made.logs.request(number)).encode())
+        assert status == 200, content
+        for ad in json.loads(content)["ads"]:
+            for task, score in ad["scores"].items():
+                assert abs(score - table.predictions[task][row[examples[ad["index"]]]]) <= 1e-6
+            compared += 1
+    assert compared == len(table) > 20
 
 
 def test_the_default_request_has_the_most_ads_of_the_test_split(made):

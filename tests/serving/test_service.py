@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from opengem.serving.live import LivePackage
-from tests.serving.conftest import client_of
+from tests.serving.conftest import client_of, served
 from tests.serving.raw_logs import HOUR, START
 
 REQUEST = {"time_ms": START + 100 * HOUR, "ads": [1, 2, 3], "surface": "p1"}
@@ -16,7 +15,7 @@ TOKEN = "a-token-of-some-length"
 
 @pytest.fixture(scope="module")
 def client(made):
-    with client_of(LivePackage(made.package.folder), body_bytes=20_000, body_seconds=1) as client:
+    with client_of(served(made), body_bytes=20_000, body_seconds=1) as client:
         yield client
 
 
@@ -127,29 +126,33 @@ def test_a_failure_inside_says_nothing_of_itself_but_its_id(live, monkeypatch, c
     assert "call-7" in caplog.text
 
 
+async def ask_once(app, body: bytes, path: str = "/rank") -> tuple[int, dict, bytes]:
+    """Send a body to the application itself; return status, headers and content of the answer."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+    await app(scope, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"]), b"".join(m.get("body", b"") for m in sent[1:])
+
+
+def ask(app, body: bytes) -> tuple[int, dict, bytes]:
+    """Send a body to the application itself."""
+    return asyncio.run(ask_once(app, body))
+
+
 def together(app, bodies: list[bytes]) -> list[tuple[int, dict]]:
     """Send requests that all arrive at one time; return their status and headers."""
 
-    async def one(body):
-        sent = []
-
-        async def receive():
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message):
-            sent.append(message)
-
-        await app(
-            {"type": "http", "method": "POST", "path": "/rank", "headers": [], "query_string": b""},
-            receive,
-            send,
-        )
-        return sent[0]["status"], dict(sent[0]["headers"])
-
     async def all_of_them():
-        return await asyncio.gather(*map(one, bodies))
+        return await asyncio.gather(*(ask_once(app, body) for body in bodies))
 
-    return asyncio.run(all_of_them())
+    return [answer[:2] for answer in asyncio.run(all_of_them())]
 
 
 @pytest.mark.parametrize("waiting", [0, 2])

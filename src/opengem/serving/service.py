@@ -121,12 +121,13 @@ def create_app(
 def health(live: LivePackage, limits: ServiceLimits, about: dict[str, Any]) -> dict[str, Any]:
     """Return what a caller must know to use the package, and what the service takes on."""
     package = live.predictor.package
-    listed = ("schema", "tasks", "surfaces", "history", "role", "kind", "torch", "opengem", "made", "parity")
+    listed = ("schema", "tasks", "surfaces", "history", "role", "kind", "torch", "opengem", "made")
     asked = live.predictor.limits
     return {
         "status": "ok",
         "package": package.fingerprint,
         **{name: package.facts[name] for name in listed},
+        "parity": {name: v for name, v in package.facts["parity"].items() if name != "cases"},
         "refused_package": live.problem or None,
         "service": {**about, **vars(limits)},
         "limits": vars(asked),
