@@ -61,8 +61,8 @@ def test_the_loss_falls_and_files_stand(small_data, tmp_path):
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])
 def test_the_same_seed_gives_the_same_run(small_data, tmp_path, backend):
-    a = train(_run(small_data, table_backend=backend), tmp_path / "a")
-    b = train(_run(small_data, table_backend=backend, workers=2), tmp_path / "b")
+    a = train(_run(small_data, table_backend=backend, max_steps=20), tmp_path / "a")
+    b = train(_run(small_data, table_backend=backend, max_steps=20, workers=2), tmp_path / "b")
     assert _losses(a.folder) == _losses(b.folder)
     assert _same(_weights(a.folder), _weights(b.folder))
 
@@ -83,7 +83,7 @@ train(build(TrainRun, load_toml(Path(sys.argv[1]))), Path(sys.argv[2]), resume=T
 def test_killed_anywhere_and_resumed_gives_the_same_losses_to_the_last_digit(
     small_data, tmp_path, model, backend
 ):
-    run = _run(small_data, table_backend=backend, workers=1, epochs=3)
+    run = _run(small_data, table_backend=backend, workers=1, max_steps=24)
     if model == "gem":
         run = dataclasses.replace(run, model=GEMConfig(history=20))
     whole = train(run, tmp_path / "whole")
@@ -134,7 +134,7 @@ def test_a_run_is_never_overwritten_and_never_resumed_as_another(small_data, tmp
 
 
 def test_half_a_checkpoint_is_not_a_checkpoint(small_data, tmp_path):
-    result = train(_run(small_data), tmp_path / "run")
+    result = train(_run(small_data, max_steps=6), tmp_path / "run")
     newest = latest_checkpoint(result.folder / "checkpoints")
     broken = newest.with_name("step-999999999")
     broken.mkdir()
