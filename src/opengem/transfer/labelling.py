@@ -147,7 +147,7 @@ def read_labels(path: Path, dataset: Dataset) -> tuple[dict[str, np.ndarray], st
     """
     try:
         table = pq.read_table(path, page_checksum_verification=True)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path} must be a label store. Received: {error}") from None
     metadata = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
     made_for = metadata.get("opengem.schema", "")

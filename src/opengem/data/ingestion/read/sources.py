@@ -13,6 +13,9 @@ import pyarrow.parquet as pq
 from opengem.data.checksum import sha256_of
 from opengem.errors import DataError
 
+BROKEN = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""What reading a damaged Parquet file may raise."""
+
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -99,7 +102,7 @@ def _open_file(path: Path, root: Path) -> SourceFile:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
             rows = file.metadata.num_rows
-    except (pa.ArrowException, OSError) as error:
+    except BROKEN as error:
         raise DataError(f"{name} must be a whole Parquet file. Received: {error}") from None
     doubled = sorted({n for n in schema.names if schema.names.count(n) > 1})
     if doubled:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from opengem.data.columns import canonical_ids, plain
 from opengem.data.ingestion.read.normalise import SQL_TYPES, Findings, column_of, normalise
 from opengem.data.ingestion.read.plan import Use
-from opengem.data.ingestion.read.sources import Source, SourceFile
+from opengem.data.ingestion.read.sources import BROKEN, Source, SourceFile
 from opengem.data.ingestion.work_database import one_row
 from opengem.errors import DataError
 from opengem.schema.words import Table
@@ -219,7 +219,7 @@ def batches(file: SourceFile, columns: list[str], table: str) -> Iterator[tuple[
                 for batch in reader.iter_batches(BATCH_ROWS, row_groups=[group], columns=present):
                     yield start, batch
                     start += batch.num_rows
-            except (pa.ArrowException, OSError) as error:
+            except BROKEN as error:
                 column = _broken_column(reader, group, present)
                 raise DataError(
                     f"{file.name} (tables.{table}) must be a whole Parquet file. "
@@ -231,6 +231,6 @@ def _broken_column(reader: pq.ParquetFile, group: int, columns: list[str]) -> st
     for column in columns:
         try:
             reader.read_row_group(group, columns=[column])
-        except (pa.ArrowException, OSError):
+        except BROKEN:
             return column
     return ", ".join(columns)
