@@ -125,6 +125,16 @@ def test_a_finished_run_resumed_does_nothing_more(small_data, tmp_path):
     assert _same(_weights(again.folder), before[1])
 
 
+def test_a_run_killed_between_its_last_checkpoint_and_its_end_takes_no_further_step(small_data, tmp_path):
+    run = _run(small_data, max_steps=8)  # in the middle of an epoch, at a checkpoint
+    first = train(run, tmp_path / "run")
+    before = _losses(first.folder), _weights(first.folder)
+    RunFolder(first.folder).end_file.unlink()
+    assert train(run, tmp_path / "run", resume=True).steps == 8
+    assert _losses(first.folder) == before[0]
+    assert _same(_weights(first.folder), before[1])
+
+
 def test_a_run_is_never_overwritten_and_never_resumed_as_another(small_data, tmp_path):
     train(_run(small_data, max_steps=2), tmp_path / "run")
     with pytest.raises(ConfigError, match="holds a run already"):

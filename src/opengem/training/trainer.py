@@ -224,6 +224,8 @@ class Trainer:
 
     def _epochs(self) -> None:
         self.model.train()
+        if self.steps >= self.total_steps:  # killed between its last checkpoint and its end
+            return
         for epoch in range(self.loader.state()["epoch"], self.config.epochs):
             if self.loader.state()["epoch"] != epoch:
                 self.loader.set_epoch(epoch)
