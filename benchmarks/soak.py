@@ -351,6 +351,7 @@ def main() -> None:
             capacity = full.statuses[200] / chosen.seconds
             under, first, last = asyncio.run(soak(load, process, 2 * capacity, chosen.minutes))
             swapped = asyncio.run(swap(load, world, current, capacity))
+            after = asyncio.run(load.run(chosen.seconds, 1, None))
     row = {
         "benchmark": "soak",
         "minutes": chosen.minutes,
@@ -359,7 +360,7 @@ def main() -> None:
         "waiting": chosen.waiting,
         "clients": CLIENTS,
         "unloaded_per_second": round(unloaded.statuses[200] / chosen.seconds, 1),
-        "unloaded_p99_ms": unloaded.p99(),
+        "unloaded_p99_ms": [unloaded.p99(), after.p99()],
         "capacity_per_second": round(capacity, 1),
         "requests": under.statuses.total() + under.lost,
         "statuses": {str(k): n for k, n in sorted(under.statuses.items())},
@@ -391,7 +392,7 @@ def missed(row: dict[str, Any]) -> list[str]:
         "no request lost": row["lost"] == 0,
         "no 5xx but 503": row["other_5xx"] == 0,
         "memory grows by less than 10%": row["memory_last_mb"] < 1.1 * row["memory_first_mb"],
-        "p99 within 3 times": row["accepted_p99_ms"] <= 3 * row["unloaded_p99_ms"],
+        "p99 within 3 times": row["accepted_p99_ms"] <= 3 * row["unloaded_p99_ms"][0],
         "no request lost in the change": change["lost"] == 0 and set(change["statuses"]) <= {"200", "503"},
         "no mixed answer": change["mixed"] == 0,
         "both packages answered": len(change["packages"]) == 2,
