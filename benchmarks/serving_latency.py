@@ -77,7 +77,7 @@ def request_of(logs: RawLogs, data: Dataset, ads: int, history: int) -> dict[str
     lengths = sum(np.diff(h.offsets.numpy()) for h in data.read(requests, history).history.values())
     raw = logs.request(int(requests[np.argmax(lengths)]))
     entry = raw["ads"][0]
-    keys = list(dict.fromkeys(data.column("ad_key").tolist()))[:ads]
+    keys = [int(key) for key in dict.fromkeys(data.column("ad_key").tolist())][:ads]
     key_name = str(logs.schema.impressions.ad)
     newest = {s: {c: v[-history:] for c, v in columns.items()} for s, columns in raw["history"].items()}
     return json.loads(json.dumps(raw | {"ads": [entry | {key_name: k} for k in keys], "history": newest}))

@@ -4,7 +4,7 @@ The server is a process of its own; 32 clients send from this one, on a clock th
 tenth request is malformed in one of several ways. Answers are compared with those that the predictor gave beforehand.
 The goals: no wrong answer, no 5xx but 503, flat memory, p99 of accepted requests within 3 times that of an idle
 server, and no request lost or answered by a mixture of two packages while the package changes. Goals that are missed
-are listed in the row. Capacity is that of as many clients as are taken on at once, so that none is refused.
+are listed in the row. Capacity is that of one client a worker, so that none is refused.
 """
 
 import argparse
@@ -334,7 +334,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--waiting", type=int, default=1)
+    parser.add_argument("--waiting", type=int, default=8)
     parser.add_argument("--users", type=int, default=300, help="users of the synthetic world")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each measurement before the soak")
     chosen = parser.parse_args()
@@ -347,7 +347,7 @@ def main() -> None:
             load = Load(world, port)
             asyncio.run(load.run(5.0, 2, None))  # warm
             unloaded = asyncio.run(load.run(chosen.seconds, 1, None))
-            full = asyncio.run(load.run(chosen.seconds, chosen.workers * (1 + chosen.waiting), None))
+            full = asyncio.run(load.run(chosen.seconds, chosen.workers, None))
             capacity = full.statuses[200] / chosen.seconds
             under, first, last = asyncio.run(soak(load, process, 2 * capacity, chosen.minutes))
             swapped = asyncio.run(swap(load, world, current, capacity))

@@ -16,7 +16,7 @@ import torch
 
 from opengem.errors import CheckFailed
 from opengem.evaluation import read_predictions
-from opengem.serving import Predictor, predict
+from opengem.serving import predict
 from opengem.serving.live import LivePackage
 from opengem.serving.server import available_cores, serve
 from tests.cases.inputs import DAY, HOUR, opengem
@@ -78,10 +78,9 @@ def poisoned(student: Student, folder, name: str, place: slice):
 
 def test_sv01_a_package_whose_bias_is_nan_fails_its_parity_at_start(student, tmp_path):
     folder = poisoned(student, tmp_path / "package", "heads.bias", slice(None))
-    with pytest.raises(CheckFailed, match="must answer its sample"):
-        Predictor.load(folder)
     done = opengem("serve", folder, cwd=tmp_path)
-    assert done.exit_code == 1
+    assert done.exit_code == CheckFailed.exit_code == 1
+    assert "must answer its sample" in done.output
     assert "Received: a difference of nan" in done.output
 
 
@@ -246,7 +245,7 @@ class Caller:
 def test_sv04_each_of_many_callers_gets_its_own_answer(student, count):
     numbers = list(range(count))
     expected = {n: student.predictor.rank(made_request(n))["ads"] for n in numbers}
-    with served(student.package.folder, "--waiting", "8") as (port, process):
+    with served(student.package.folder) as (port, process):
         callers = [Caller(port, numbers[i::32], expected) for i in range(32)]
         threads = [threading.Thread(target=caller.run) for caller in callers]
         for thread in threads:
@@ -325,17 +324,18 @@ def check_throughput(student: Student, workers: int, seconds: float, least: floa
     with served(student.package.folder, "--workers", str(workers)) as (port, process):
         service = said(port)["service"]
         assert (service["workers"], service["threads"], service["cores"]) == (workers, 1, available_cores())
-        Throughput(port, 2 * workers, 1.0)  # warm
+        Throughput(port, 2 * workers, 0.5)  # warm
         before = memory(process.pid)
         one = Throughput(port, 1, seconds)
         eight = Throughput(port, 8, seconds)
         again = Throughput(port, 1, seconds)  # the machine may have become busier meanwhile
+        crowd = Throughput(port, 20 * workers, 1.0)
         after = memory(process.pid)
     single = min(one.per_second, again.per_second)
     p99 = {n: round(float(np.percentile(t.milliseconds, 99)), 1) for n, t in ((1, one), (8, eight))}
     print(f"{workers} workers: {single:.0f}/s by 1 client, {eight.per_second:.0f}/s by 8, p99 {p99} ms")
     assert eight.per_second >= least * single
-    assert eight.refused > 0 or workers > 2  # a short queue, not a growing one
+    assert crowd.refused > 0  # with Retry-After: a short queue, not a growing one
     assert after < 1.1 * before
 
 
@@ -343,13 +343,13 @@ def test_sv05_throughput_does_not_fall_with_the_number_of_clients(student):
     workers = inspect.signature(serve).parameters["workers"].default
     threads = inspect.signature(serve).parameters["threads"].default
     assert workers * threads <= available_cores()
-    check_throughput(student, workers, 1.5, least=0.8)
+    check_throughput(student, workers, 1.0, least=0.8)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_sv05_throughput_over_a_minute(student, workers):
-    check_throughput(student, workers, 60.0, least=0.95)
+    check_throughput(student, workers, 60.0, least=0.95 if workers <= available_cores() else 0.8)
 
 
 def test_sv06_events_after_the_request_are_left_out_and_counted(client):

@@ -14,7 +14,6 @@ from opengem.serving.live import LivePackage
 from opengem.serving.machine import check_machine
 from opengem.serving.package import Package, checksum
 from tests.serving.conftest import running
-from tests.serving.test_service import REQUEST
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +67,17 @@ def test_a_link_that_is_turned_brings_the_other_package(light, made, other, curr
     assert not served.look()
 
 
-def test_a_folder_that_is_renamed_into_place_is_taken_over(made, other, tmp_path):
+def test_a_folder_that_is_renamed_into_place_is_taken_over(light, made, other, tmp_path):
     place = tmp_path / "package"
     shutil.copytree(made.package.folder, place)
     shutil.copytree(other, tmp_path / "next")
     served = LivePackage(place)
-    before = served.predictor.rank(REQUEST)
+    before = served.predictor.package.fingerprint
     place.rename(tmp_path / "old")
     assert not served.look()  # nothing stands there for a moment
     (tmp_path / "next").rename(place)
     assert served.look()
-    shutil.rmtree(tmp_path / "old")
-    after = served.predictor.rank(REQUEST)
-    assert after["package"] != before["package"]
-    assert after["ads"] != before["ads"]
+    assert served.predictor.package.fingerprint != before
 
 
 def test_a_copy_of_the_same_package_is_no_change(light, made, current, tmp_path):
@@ -156,13 +152,17 @@ def test_a_change_under_load_loses_and_mixes_nothing(made, other, current):
             connection.request("POST", "/rank", json.dumps(raws[number % 12]))
             answer = connection.getresponse()
             content = json.loads(answer.read())
+            if answer.status == 503:
+                assert answer.headers["retry-after"] == "1"
+                time.sleep(0.01)
+                continue
             if answer.status != 200 or content["ads"] != expected[content["package"], number % 12]:
                 wrong.append((answer.status, content))
             else:
                 seen[content["package"]] = seen.get(content["package"], 0) + 1
         connection.close()
 
-    with running(served, waiting=8) as port:
+    with running(served) as port:
         callers = [threading.Thread(target=call, args=(port, k)) for k in range(4)]
         for caller in callers:
             caller.start()

@@ -39,7 +39,7 @@ def test_it_binds_to_loopback_and_says_what_it_does(made, started, capfd):
     line = capfd.readouterr().err
     assert f"serving every-kind ({made.package.fingerprint}) at http://127.0.0.1:{port}: " in line
     assert (
-        f"workers 1 x threads 1 on {available_cores()} cores, 2 requests a worker at once; no token\n" in line
+        f"workers 1 x threads 1 on {available_cores()} cores, 9 requests a worker at once; no token\n" in line
     )
 
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from opengem.serving.service import Load
 from tests.serving.conftest import client_of, served
 from tests.serving.raw_logs import HOUR, START
 
@@ -42,7 +43,7 @@ def test_health_and_card(client, made):
     assert health["package"] == made.package.fingerprint
     assert health["schema"]["fingerprint"] == made.schema.fingerprint
     assert health["tasks"] == ["click", "buy"]
-    assert health["service"]["workers"] == health["service"]["waiting"] == 1
+    assert (health["service"]["workers"], health["service"]["waiting"]) == (1, 8)
     assert health["limits"] == {"ads": 1_000, "events": 10_000, "values": 1_000}
     assert health["refused_package"] is None
     assert client.get("/card").json() == {"name": "every-kind"}
@@ -155,28 +156,43 @@ def together(app, bodies: list[bytes]) -> list[tuple[int, dict]]:
     return [answer[:2] for answer in asyncio.run(all_of_them())]
 
 
-@pytest.mark.parametrize("waiting", [0, 2])
-def test_an_overloaded_server_says_so(live, monkeypatch, waiting):
+@pytest.mark.parametrize(("waiting", "full"), [(0, False), (2, False), (2, True)])
+def test_an_overloaded_server_says_so(live, monkeypatch, waiting, full):
     order = []
+    monkeypatch.setattr(Load, "is_full", lambda self: full)
     monkeypatch.setattr(
         live.predictor, "rank", lambda request: order.append(request["time_ms"]) or {"ads": []}
     )
     bodies = [json.dumps(REQUEST | {"time_ms": i}).encode() for i in range(6)]
     app = client_of(live, waiting=waiting).app
     answers = together(app, bodies)
-    assert [status for status, _ in answers] == [200] * (1 + waiting) + [503] * (5 - waiting)
+    taken = 1 if full else 1 + waiting  # nobody waits where there is no time to spare
+    assert [status for status, _ in answers] == [200] * taken + [503] * (6 - taken)
     assert all(headers[b"retry-after"] == b"1" for status, headers in answers if status == 503)
-    assert order == list(range(1 + waiting))  # in the order in which they came
+    assert order == list(range(taken))  # in the order in which they came
     assert [status for status, _ in together(app, bodies[:1])] == [200]  # the places are free again
 
 
 def test_a_request_that_waits_too_long_is_refused(live, monkeypatch):
+    monkeypatch.setattr(Load, "is_full", lambda self: False)
     monkeypatch.setattr(live.predictor, "rank", lambda request: time.sleep(0.3) or {"ads": []})
     app = client_of(live, waiting=2, wait_seconds=0.1).app
     answers = together(app, [json.dumps(REQUEST).encode()] * 3)
     assert answers[0][0] == 200
     assert 503 in [status for status, _ in answers]
     assert together(app, [json.dumps(REQUEST).encode()])[0][0] == 200
+
+
+def test_a_process_is_full_when_it_has_had_no_time_to_spare(monkeypatch):
+    clock = {"now": 100.0, "used": 5.0}
+    monkeypatch.setattr(time, "monotonic", lambda: clock["now"])
+    monkeypatch.setattr(time, "process_time", lambda: clock["used"])
+    load = Load()
+    steps = [(0.2, 0.2, False), (0.1, 0.1, True), (0.2, 0.0, True), (0.1, 0.1, False), (0.3, 0.26, False)]
+    for now, used, full in [*steps, (0.3, 0.28, True), (60.0, 1.0, False)]:
+        clock["now"] += now
+        clock["used"] += used
+        assert load.is_full() == full, (now, used)
 
 
 def test_a_request_that_fails_gives_its_place_back(live, monkeypatch):

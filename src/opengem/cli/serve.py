@@ -18,7 +18,7 @@ def command(
     threads: Annotated[int, typer.Option(help="Threads of torch in each process.", min=1)] = 1,
     waiting: Annotated[
         int, typer.Option(help="Requests of each process that wait; more get 503.", min=0)
-    ] = 1,
+    ] = 8,
     token_file: Annotated[
         Path | None, typer.Option(help=f"File that holds the bearer token (default: ${TOKEN}).")
     ] = None,

@@ -33,10 +33,13 @@ class Gate:
         app: The application.
         token: Bearer token that every route but `/health` asks for; none if empty.
         seconds: Longest time of a request, from its head to the last byte of the answer.
+        is_busy: Whether there is no place for a request to `/rank`; it is then refused here, which costs least.
     """
 
-    def __init__(self, app: App, token: str = "", seconds: float = 60.0):
-        self._app, self._token, self._seconds = app, token, seconds
+    def __init__(
+        self, app: App, token: str = "", seconds: float = 60.0, is_busy: Callable[[], bool] = lambda: False
+    ):
+        self._app, self._token, self._seconds, self._is_busy = app, token, seconds, is_busy
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -68,10 +71,12 @@ class Gate:
 
         try:
             async with asyncio.timeout(self._seconds):
-                if trusted or scope["path"] == "/health":
-                    await self._app(scope, receive, noting)
-                else:
+                if not trusted and scope["path"] != "/health":
                     await refuse(noting, 401, "must carry the bearer token.", www_authenticate="Bearer")
+                elif scope["path"] == "/rank" and self._is_busy():
+                    await refuse(noting, 503, "is busy. Try again.", retry_after="1")
+                else:
+                    await self._app(scope, receive, noting)
         except TimeoutError:
             if not status:
                 await refuse(noting, 503, "took too long. Try again.", retry_after="1", connection="close")

@@ -18,6 +18,7 @@ from opengem.serving.service import ServiceLimits, create_app
 
 LOOPBACK = "127.0.0.1"
 _SHORTEST_TOKEN = 16
+_SWITCH_SECONDS = 2e-4
 _LOGS = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -157,6 +158,8 @@ def worker_app(service: Service) -> Any:
 
 
 def _app(service: Service, live: LivePackage) -> Any:
+    # a request takes Python's lock once an operation; from a thread that loads a package it shall get it back soon
+    sys.setswitchinterval(_SWITCH_SECONDS)
     live.watch()
     return create_app(live, service.service, service.token, service.describe())
 

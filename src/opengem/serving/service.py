@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,20 +17,24 @@ from opengem.serving.predictor import Predictor
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+_WINDOW = 0.25  # seconds
+_FULL = 0.9
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits:
     """What one process of the service takes on, and for how long.
 
     Attributes:
-        waiting: Requests that wait while one is worked on; more are refused with 503.
+        waiting: Requests that wait while one is worked on; more are refused with 503. Under a load that leaves no time
+            to spare nobody waits.
         wait_seconds: Longest time that a request waits.
         body_bytes: Size of a request.
         body_seconds: Time in which the body must arrive.
         total_seconds: Time of a request in all, until the last byte of the answer is taken.
     """
 
-    waiting: int = 1
+    waiting: int = 8
     wait_seconds: float = 2.0
     body_bytes: int = 4_000_000
     body_seconds: float = 10.0
@@ -114,7 +119,8 @@ def create_app(
         except RequestError as broken:
             return refusal(422, broken.rule, broken.field)
 
-    app.add_middleware(Gate, token=token, seconds=limits.total_seconds)  # type: ignore[arg-type]
+    gate: dict[str, Any] = {"token": token, "seconds": limits.total_seconds, "is_busy": desk.is_busy}
+    app.add_middleware(Gate, **gate)  # type: ignore[arg-type]
     return app
 
 
@@ -141,14 +147,22 @@ class Desk:
     one thread at a time; more threads would only take turns, and make every answer late. Between two requests, what
     came in meanwhile is read, and refused at once where there is no place for it.
 
+    A queue evens out requests that come close together. When more come than can be answered it only makes every answer
+    late, so it is shut while the process has no time to spare.
+
     Args:
         limits: How many requests may wait, and how long.
     """
 
     def __init__(self, limits: ServiceLimits):
         self._limits = limits
-        self._free = 1 + limits.waiting
+        self._inside = 0
         self._turn = asyncio.Lock()
+        self._load = Load()
+
+    def is_busy(self) -> bool:
+        """Return whether there is no place for one more request."""
+        return self._inside > (0 if self._load.is_full() else self._limits.waiting)
 
     async def answer(self, predictor: Predictor, body: bytes) -> tuple[bytes, int]:
         """Return the answer to a body as JSON, and the number of its ads.
@@ -157,9 +171,9 @@ class Desk:
             _RefusedError: All places are taken, the wait was too long, or the body is no JSON.
             RequestError: The request breaks a rule.
         """
-        if self._free == 0:
+        if self.is_busy():
             raise _RefusedError(503, "is busy. Try again.", Retry_After="1")
-        self._free -= 1
+        self._inside += 1
         try:
             async with asyncio.timeout(self._limits.wait_seconds):
                 await self._turn.acquire()
@@ -172,7 +186,26 @@ class Desk:
         except TimeoutError:
             raise _RefusedError(503, "took too long. Try again.", Retry_After="1") from None
         finally:
-            self._free += 1
+            self._inside -= 1
+
+
+class Load:
+    """Whether this process has time to spare: its CPU time over the last quarter of a second or more.
+
+    It has one busy thread, so that a share of 1 is all that it can have; above 0.9 counts as full.
+    """
+
+    def __init__(self) -> None:
+        self._full = False
+        self._began, self._used = time.monotonic(), time.process_time()
+
+    def is_full(self) -> bool:
+        """Return whether there was no time to spare lately."""
+        now, used = time.monotonic(), time.process_time()
+        if now - self._began >= _WINDOW:
+            self._full = used - self._used > _FULL * (now - self._began)
+            self._began, self._used = now, used
+        return self._full
 
 
 class _RefusedError(Exception):
