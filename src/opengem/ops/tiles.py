@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 UNBOUNDED = 1 << 30
 """A reach that no row exceeds."""
@@ -65,19 +66,49 @@ def tile_list(
         The tiles. A program that takes every G-th of them, there and back in turn, is behind or ahead of
         another by less than the heaviest tile.
     """
-    # an empty row at the end answers for the places behind the last tile
-    first, out, length, other, other_length = (torch.nn.functional.pad(x, (0, 1)) for x in rows)
-    ends = ((length + block - 1) // block).cumsum(0)
-    nth = torch.arange(total // block + length.shape[0] - 1, device=length.device)
-    row = torch.searchsorted(ends, nth, right=True).clamp(max=length.shape[0] - 1)
-    held = nth < ends[-1]
-    begin = torch.nn.functional.pad(ends, (1, 0))[row]
-    at = torch.where(held, (nth - begin) * block, 0)
-    met = other_length[row] * step
-    seen = torch.minimum(met, at + (block + after)) - (at - before).clamp(min=0)
+    row, at, held, count = _cut(rows.length, total, block)
+    first, out, length, other, other_length = (pad(x, (0, 1)) for x in rows)
+    seen = torch.minimum(other_length[row] * step, at + (block + after)) - (at - before).clamp(min=0)
     # a tile costs its own loads and stores too
     cost = torch.where(held, seen.clamp(min=0) + block, 0)
     order = cost.argsort(descending=True, stable=True)
     columns = (first[row], out[row], at, length[row], other[row], other_length[row])
-    entries = torch.stack(columns, dim=1).index_select(0, order).to(torch.int32)
-    return Tiles(entries, ends[-1:].to(torch.int32))
+    return Tiles(torch.stack(columns, dim=1).index_select(0, order).to(torch.int32), count)
+
+
+def piece_list(
+    rows: Rows, reader: Tensor, readers: int, total: int, block: int, *, in_order: bool
+) -> tuple[Tensor, Tensor]:
+    """Cut rows into pieces of up to `block` values and lay those of one reader side by side.
+
+    Args:
+        rows: The rows.
+        reader: `(R,)`, 0 to `readers` - 1, who reads the row.
+        readers: Number of readers.
+        total: At least the values of all rows together.
+        block: Values a piece, at least 1.
+        in_order: `reader` falls nowhere, so nothing needs sorting.
+
+    Returns:
+        `(P, 3)` int32, place of a piece's first value, place of its first answer, and its values; and
+        `(readers + 1,)`, where the pieces of each reader begin.
+    """
+    row, at, held, _ = _cut(rows.length, total, block)
+    first, out, length = (pad(x, (0, 1))[row] for x in rows[:3])
+    pieces = torch.stack([first + at, out + at, (length - at).clamp(max=block)], dim=1).to(torch.int32)
+    owner = torch.where(held, pad(reader, (0, 1))[row], readers)
+    if not in_order:
+        owner, order = owner.sort(stable=True)
+        pieces = pieces.index_select(0, order)
+    return pieces, torch.searchsorted(owner, torch.arange(readers + 1, device=owner.device))
+
+
+def _cut(length: Tensor, total: int, block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return each tile's row, its place in the row, whether there is one, and their number."""
+    # an empty row at the end answers for the places behind the last tile
+    ends = pad((length + block - 1) // block, (0, 1)).cumsum(0)
+    nth = torch.arange(total // block + length.shape[0], device=length.device)
+    row = torch.searchsorted(ends, nth, right=True).clamp(max=length.shape[0])
+    held = nth < ends[-1]
+    at = torch.where(held, (nth - pad(ends, (1, 0))[row]) * block, 0)
+    return row, at, held, ends[-1:].to(torch.int32)

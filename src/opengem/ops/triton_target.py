@@ -34,6 +34,12 @@ class Launch:
     stages: int = 2
     programs: int = 1
 
+    def own_for(self, longest: int | None) -> int:
+        """Return `own`, less where no row is longer than `longest`: a power of two, at least 16."""
+        if not isinstance(longest, int):
+            return self.own
+        return min(self.own, max(16, 1 << max(longest - 1, 0).bit_length()))
+
 
 INTERPRETER = Launch(own=32, other=16)
 

@@ -1,40 +1,46 @@
 """Device kernels of jagged softmax attention: persistent programs over a list of tiles.
 
-A tile is up to BLOCK values of one row. Program g of G takes the items (tile, head) number g of each round of
-G, in turn from the front and from the back, so that falling costs even out. Scores are kept in base 2. A row
-meets its other side in three spans: a masked one, one in which every pair is seen, and a masked one.
+Scores are kept in base 2. A tile meets its other side in two loops: over the steps in which every pair is seen, and
+over the steps at both ends of them, in which some pairs are masked.
 """
 
 import triton
 import triton.language as tl
 
+from opengem.ops.triton_parts import item_of, load_values, read_tile, store_values
+
 
 @triton.jit
 def _spans(at, length, before, after, BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr):
-    """Return where the first masked span begins, where it ends, where the last begins, and where it ends."""
+    """Return where the other side begins, where every pair is seen from and until, and where it ends."""
     low = 0
     full = 0
     last = length // OTHER * OTHER
     high = length
     if BANDED:
         low = tl.maximum(at - before, 0) // OTHER * OTHER
-        high = tl.minimum(length, at + OWN + after)
-        high = tl.maximum(high, low)
+        high = tl.maximum(tl.minimum(length, at + OWN + after), low)
         full = tl.cdiv(tl.maximum(at + OWN - 1 - before, 0), OTHER) * OTHER
-        full = tl.minimum(tl.maximum(full, low), high)
-        last = tl.minimum(at + after + 1, length) // OTHER * OTHER
-        last = tl.maximum(tl.minimum(last, high), full)
+        full = tl.minimum(tl.maximum(full, low), tl.cdiv(high, OTHER) * OTHER)
+        last = tl.maximum(tl.minimum(at + after + 1, length) // OTHER * OTHER, full)
     return low, full, last, high
 
 
 @triton.jit
-def _load(pointer, stride, begin, length, MASKED: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
-    """Load values `begin` to `begin + N` of a row, zeros from `length` on."""
-    place = begin + tl.arange(0, N)
-    pointers = pointer + place[:, None] * stride + tl.arange(0, D)[None, :]
+def _steps(low, full, last, high, MASKED: tl.constexpr, OTHER: tl.constexpr):
+    """Return the number of steps of a loop."""
     if MASKED:
-        return tl.load(pointers, mask=place[:, None] < length, other=0.0)
-    return tl.load(pointers)
+        return (full - low) // OTHER + tl.cdiv(tl.maximum(high - last, 0), OTHER)
+    return (last - full) // OTHER
+
+
+@triton.jit
+def _step(n, low, full, last, MASKED: tl.constexpr, OTHER: tl.constexpr):
+    """Return the place on the other side at which step n begins."""
+    if MASKED:
+        left = (full - low) // OTHER
+        return n * OTHER + tl.where(n < left, low, last - left * OTHER)
+    return full + n * OTHER
 
 
 @triton.jit
@@ -47,12 +53,14 @@ def _seen(own, other, length, before, after, BANDED: tl.constexpr):
 
 
 @triton.jit
-def _forward_span(
-    acc, top, total, q, k_ptr, k_stride, v_ptr, v_stride, begin, end, at, length, before, after, scale,
+def _forward_loop(
+    acc, top, total, q, k_ptr, k_stride, v_ptr, v_stride, at, length, before, after, scale,
     MASKED: tl.constexpr, BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    for j in range(begin, end, OTHER):
-        k = _load(k_ptr, k_stride, j, length, MASKED, OTHER, D)
+    low, full, last, high = _spans(at, length, before, after, BANDED, OWN, OTHER)
+    for n in range(0, _steps(low, full, last, high, MASKED, OTHER)):
+        j = _step(n, low, full, last, MASKED, OTHER)
+        k = load_values(k_ptr, k_stride, j, length, MASKED, OTHER, D)
         score = tl.dot(q, tl.trans(k))
         if MASKED:
             own = at + tl.arange(0, OWN)[:, None]
@@ -64,7 +72,7 @@ def _forward_span(
         weight = tl.exp2(score * scale - base[:, None])
         keep = tl.exp2(top - base)
         total = total * keep + tl.sum(weight, 1)
-        v = _load(v_ptr, v_stride, j, length, MASKED, OTHER, D)
+        v = load_values(v_ptr, v_stride, j, length, MASKED, OTHER, D)
         acc = tl.dot(weight.to(v.dtype), v, acc * keep[:, None])
         top = new_top
     return acc, top, total
@@ -77,56 +85,43 @@ def forward(
     BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Answer the queries of each tile; own side: queries, other side: keys."""
-    program = tl.program_id(0)
-    programs = tl.num_programs(0)
     items = tl.load(count) * H
-    for turn in range(0, tl.cdiv(items, programs)):
-        item = turn * programs + tl.where(turn % 2 == 0, program, programs - 1 - program)
+    for turn in range(0, tl.cdiv(items, tl.num_programs(0))):
+        item = item_of(turn)
         if item < items:
-            entry = entries + item // H * 6
             head = item % H
-            first = tl.load(entry)
-            at = tl.load(entry + 2)
-            own_length = tl.load(entry + 3)
-            other = tl.load(entry + 4)
-            length = tl.load(entry + 5)
-            q = _load(q_ptr + first * q_stride + head * q_head, q_stride, at, own_length, True, OWN, D)
+            first, answer, at, own_length, other, length = read_tile(entries, item // H)
+            q = load_values(q_ptr + first * q_stride + head * q_head, q_stride, at, own_length, True, OWN, D)
             k_row = k_ptr + other * k_stride + head * k_head
             v_row = v_ptr + other * v_stride + head * v_head
             top = tl.full([OWN], float("-inf"), tl.float32)
             total = tl.zeros([OWN], tl.float32)
             acc = tl.zeros([OWN, D], tl.float32)
-            low, full, last, high = _spans(at, length, before, after, BANDED, OWN, OTHER)
-            if BANDED:
-                acc, top, total = _forward_span(
-                    acc, top, total, q, k_row, k_stride, v_row, v_stride, low, full, at, length, before, after, scale,
-                    True, BANDED, OWN, OTHER, D,
+            for MASKED in tl.static_range(2):
+                acc, top, total = _forward_loop(
+                    acc, top, total, q, k_row, k_stride, v_row, v_stride, at, length, before, after, scale,
+                    MASKED == 1, BANDED, OWN, OTHER, D,
                 )  # fmt: skip
-            acc, top, total = _forward_span(
-                acc, top, total, q, k_row, k_stride, v_row, v_stride, full, last, at, length, before, after, scale,
-                False, BANDED, OWN, OTHER, D,
-            )  # fmt: skip
-            acc, top, total = _forward_span(
-                acc, top, total, q, k_row, k_stride, v_row, v_stride, last, high, at, length, before, after, scale,
-                True, BANDED, OWN, OTHER, D,
-            )  # fmt: skip
             # a row without keys answers zero; any other sum of zero is a bad input and shows as NaN
             total = tl.where(length == 0, 1.0, total)
+            acc = acc / total[:, None]
+            store_values(
+                acc, out_ptr + answer * out_stride + head * out_head, out_stride, at, own_length, OWN, D
+            )
             place = at + tl.arange(0, OWN)
-            held = place < own_length
-            out = out_ptr + (first + place)[:, None] * out_stride + head * out_head + tl.arange(0, D)[None, :]
-            tl.store(out, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=held[:, None])
-            tl.store(log_sum_ptr + head * L + first + place, top + tl.log2(total), mask=held)
+            tl.store(log_sum_ptr + head * L + first + place, top + tl.log2(total), mask=place < own_length)
 
 
 @triton.jit
-def _query_span(
-    dq, q, do, log_sum, delta, k_ptr, k_stride, v_ptr, v_stride, begin, end, at, length, before, after, scale,
+def _query_loop(
+    dq, q, do, log_sum, delta, k_ptr, k_stride, v_ptr, v_stride, at, length, before, after, scale,
     MASKED: tl.constexpr, BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    for j in range(begin, end, OTHER):
-        k = _load(k_ptr, k_stride, j, length, MASKED, OTHER, D)
-        v = _load(v_ptr, v_stride, j, length, MASKED, OTHER, D)
+    low, full, last, high = _spans(at, length, before, after, BANDED, OWN, OTHER)
+    for n in range(0, _steps(low, full, last, high, MASKED, OTHER)):
+        j = _step(n, low, full, last, MASKED, OTHER)
+        k = load_values(k_ptr, k_stride, j, length, MASKED, OTHER, D)
+        v = load_values(v_ptr, v_stride, j, length, MASKED, OTHER, D)
         weight = tl.exp2(tl.dot(q, tl.trans(k)) * scale - log_sum[:, None])
         if MASKED:
             own = at + tl.arange(0, OWN)[:, None]
@@ -145,59 +140,47 @@ def backward_queries(
     BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Gradient of the queries of each tile, and the sum of answer times gradient that the keys need."""
-    program = tl.program_id(0)
-    programs = tl.num_programs(0)
     items = tl.load(count) * H
-    for turn in range(0, tl.cdiv(items, programs)):
-        item = turn * programs + tl.where(turn % 2 == 0, program, programs - 1 - program)
+    for turn in range(0, tl.cdiv(items, tl.num_programs(0))):
+        item = item_of(turn)
         if item < items:
-            entry = entries + item // H * 6
             head = item % H
-            first = tl.load(entry)
-            at = tl.load(entry + 2)
-            own_length = tl.load(entry + 3)
-            other = tl.load(entry + 4)
-            length = tl.load(entry + 5)
+            first, answer, at, own_length, other, length = read_tile(entries, item // H)
             place = at + tl.arange(0, OWN)
             held = place < own_length
-            do = _load(do_ptr + first * do_stride + head * do_head, do_stride, at, own_length, True, OWN, D)
-            out = _load(out_ptr + first * out_stride + head * out_head, out_stride, at, own_length, True, OWN, D)
+            do = load_values(
+                do_ptr + answer * do_stride + head * do_head, do_stride, at, own_length, True, OWN, D
+            )
+            out_row = out_ptr + answer * out_stride + head * out_head
+            out = load_values(out_row, out_stride, at, own_length, True, OWN, D)
             delta = tl.sum(out.to(tl.float32) * do.to(tl.float32), 1)
             tl.store(delta_ptr + head * L + first + place, delta, mask=held)
             log_sum = tl.load(log_sum_ptr + head * L + first + place, mask=held, other=0.0)
-            q = _load(q_ptr + first * q_stride + head * q_head, q_stride, at, own_length, True, OWN, D)
+            q = load_values(q_ptr + first * q_stride + head * q_head, q_stride, at, own_length, True, OWN, D)
             k_row = k_ptr + other * k_stride + head * k_head
             v_row = v_ptr + other * v_stride + head * v_head
             dq = tl.zeros([OWN, D], tl.float32)
-            low, full, last, high = _spans(at, length, before, after, BANDED, OWN, OTHER)
-            if BANDED:
-                dq = _query_span(
-                    dq, q, do, log_sum, delta, k_row, k_stride, v_row, v_stride, low, full, at, length, before, after,
-                    scale, True, BANDED, OWN, OTHER, D,
+            for MASKED in tl.static_range(2):
+                dq = _query_loop(
+                    dq, q, do, log_sum, delta, k_row, k_stride, v_row, v_stride, at, length, before, after, scale,
+                    MASKED == 1, BANDED, OWN, OTHER, D,
                 )  # fmt: skip
-            dq = _query_span(
-                dq, q, do, log_sum, delta, k_row, k_stride, v_row, v_stride, full, last, at, length, before, after,
-                scale, False, BANDED, OWN, OTHER, D,
-            )  # fmt: skip
-            dq = _query_span(
-                dq, q, do, log_sum, delta, k_row, k_stride, v_row, v_stride, last, high, at, length, before, after,
-                scale, True, BANDED, OWN, OTHER, D,
-            )  # fmt: skip
-            pointers = dq_ptr + (first + place)[:, None] * dq_stride + head * dq_head + tl.arange(0, D)[None, :]
-            tl.store(pointers, (dq * factor).to(dq_ptr.dtype.element_ty), mask=held[:, None])
+            store_values(
+                dq * factor, dq_ptr + answer * dq_stride + head * dq_head, dq_stride, at, own_length, OWN, D
+            )
 
 
 @triton.jit
-def _key_span(
-    dk, dv, k, v, q_ptr, q_stride, do_ptr, do_stride, log_sum_ptr, delta_ptr, begin, end, at, length, before, after,
-    scale,
+def _key_loop(
+    dk, dv, k, v, q_ptr, q_stride, do_ptr, do_stride, log_sum_ptr, delta_ptr, at, length, before, after, scale,
     MASKED: tl.constexpr, BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    for i in range(begin, end, OTHER):
-        q = _load(q_ptr, q_stride, i, length, MASKED, OTHER, D)
-        do = _load(do_ptr, do_stride, i, length, MASKED, OTHER, D)
+    low, full, last, high = _spans(at, length, before, after, BANDED, OWN, OTHER)
+    for n in range(0, _steps(low, full, last, high, MASKED, OTHER)):
+        i = _step(n, low, full, last, MASKED, OTHER)
+        q = load_values(q_ptr, q_stride, i, length, MASKED, OTHER, D)
+        do = load_values(do_ptr, do_stride, i, length, MASKED, OTHER, D)
         place = i + tl.arange(0, OTHER)
-        # behind the row's end q and do are zeros, so whatever finite weight stands there adds nothing
         if MASKED:
             log_sum = tl.load(log_sum_ptr + place, mask=place < length, other=0.0)
             delta = tl.load(delta_ptr + place, mask=place < length, other=0.0)
@@ -222,45 +205,25 @@ def backward_keys(
     BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the keys and values of each tile; own side: keys, other side: queries."""
-    program = tl.program_id(0)
-    programs = tl.num_programs(0)
     items = tl.load(count) * H
-    for turn in range(0, tl.cdiv(items, programs)):
-        item = turn * programs + tl.where(turn % 2 == 0, program, programs - 1 - program)
+    for turn in range(0, tl.cdiv(items, tl.num_programs(0))):
+        item = item_of(turn)
         if item < items:
-            entry = entries + item // H * 6
             head = item % H
-            first = tl.load(entry)
-            at = tl.load(entry + 2)
-            own_length = tl.load(entry + 3)
-            other = tl.load(entry + 4)
-            length = tl.load(entry + 5)
-            k = _load(k_ptr + first * k_stride + head * k_head, k_stride, at, own_length, True, OWN, D)
-            v = _load(v_ptr + first * v_stride + head * v_head, v_stride, at, own_length, True, OWN, D)
+            first, answer, at, own_length, other, length = read_tile(entries, item // H)
+            k = load_values(k_ptr + first * k_stride + head * k_head, k_stride, at, own_length, True, OWN, D)
+            v = load_values(v_ptr + first * v_stride + head * v_head, v_stride, at, own_length, True, OWN, D)
             q_row = q_ptr + other * q_stride + head * q_head
             do_row = do_ptr + other * do_stride + head * do_head
-            log_sum_row = log_sum_ptr + head * L + other
-            delta_row = delta_ptr + head * L + other
             dk = tl.zeros([OWN, D], tl.float32)
             dv = tl.zeros([OWN, D], tl.float32)
-            low, full, last, high = _spans(at, length, before, after, BANDED, OWN, OTHER)
-            if BANDED:
-                dk, dv = _key_span(
-                    dk, dv, k, v, q_row, q_stride, do_row, do_stride, log_sum_row, delta_row, low, full, at, length,
-                    before, after, scale, True, BANDED, OWN, OTHER, D,
+            for MASKED in tl.static_range(2):
+                dk, dv = _key_loop(
+                    dk, dv, k, v, q_row, q_stride, do_row, do_stride, log_sum_ptr + head * L + other,
+                    delta_ptr + head * L + other, at, length, before, after, scale,
+                    MASKED == 1, BANDED, OWN, OTHER, D,
                 )  # fmt: skip
-            dk, dv = _key_span(
-                dk, dv, k, v, q_row, q_stride, do_row, do_stride, log_sum_row, delta_row, full, last, at, length,
-                before, after, scale, False, BANDED, OWN, OTHER, D,
-            )  # fmt: skip
-            dk, dv = _key_span(
-                dk, dv, k, v, q_row, q_stride, do_row, do_stride, log_sum_row, delta_row, last, high, at, length,
-                before, after, scale, True, BANDED, OWN, OTHER, D,
-            )  # fmt: skip
-            place = at + tl.arange(0, OWN)
-            held = place[:, None] < own_length
-            column = tl.arange(0, D)[None, :]
-            dk_pointers = dk_ptr + (first + place)[:, None] * dk_stride + head * dk_head + column
-            dv_pointers = dv_ptr + (first + place)[:, None] * dv_stride + head * dv_head + column
-            tl.store(dk_pointers, (dk * factor).to(dk_ptr.dtype.element_ty), mask=held)
-            tl.store(dv_pointers, dv.to(dv_ptr.dtype.element_ty), mask=held)
+            store_values(
+                dk * factor, dk_ptr + answer * dk_stride + head * dk_head, dk_stride, at, own_length, OWN, D
+            )
+            store_values(dv, dv_ptr + answer * dv_stride + head * dv_head, dv_stride, at, own_length, OWN, D)
