@@ -66,7 +66,7 @@ def tile_list(
         The tiles. A program that takes every G-th of them, there and back in turn, is behind or ahead of
         another by less than the heaviest tile.
     """
-    row, at, held, count = _cut(rows.length, total, block)
+    row, at, held, count = cut(rows.length, total, block)
     first, out, length, other, other_length = (pad(x, (0, 1)) for x in rows)
     seen = torch.minimum(other_length[row] * step, at + (block + after)) - (at - before).clamp(min=0)
     # a tile costs its own loads and stores too
@@ -93,7 +93,7 @@ def piece_list(
         `(P, 3)` int32, place of a piece's first value, place of its first answer, and its values; and
         `(readers + 1,)`, where the pieces of each reader begin.
     """
-    row, at, held, _ = _cut(rows.length, total, block)
+    row, at, held, _ = cut(rows.length, total, block)
     first, out, length = (pad(x, (0, 1))[row] for x in rows[:3])
     pieces = torch.stack([first + at, out + at, (length - at).clamp(max=block)], dim=1).to(torch.int32)
     owner = torch.where(held, pad(reader, (0, 1))[row], readers)
@@ -103,8 +103,18 @@ def piece_list(
     return pieces, torch.searchsorted(owner, torch.arange(readers + 1, device=owner.device))
 
 
-def _cut(length: Tensor, total: int, block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return each tile's row, its place in the row, whether there is one, and their number."""
+def cut(length: Tensor, total: int, block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Cut rows into tiles of up to `block` values, in order.
+
+    Args:
+        length: `(R,)`, values of each row.
+        total: At least the values of all rows together.
+        block: Values a tile, at least 1.
+
+    Returns:
+        Each tile's row, place in the row and whether there is one `(total // block + R,)`, behind the last
+        row R and place 0; and the number of tiles `(1,)` int32.
+    """
     # an empty row at the end answers for the places behind the last tile
     ends = pad((length + block - 1) // block, (0, 1)).cumsum(0)
     nth = torch.arange(total // block + length.shape[0], device=length.device)

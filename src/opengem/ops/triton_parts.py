@@ -1,4 +1,4 @@
-"""Pieces that the Triton kernels share: which item a program takes, and how it reads a tile."""
+"""Pieces that the Triton kernels share: which items a program takes, and how it reads a tile."""
 
 import triton
 import triton.language as tl
@@ -10,6 +10,13 @@ def item_of(turn):
     program = tl.program_id(0)
     programs = tl.num_programs(0)
     return turn * programs + tl.where(turn % 2 == 0, program, programs - 1 - program)
+
+
+@triton.jit
+def turns(items):
+    """Return the number of rounds in which this program takes one of `items`."""
+    whole = items // tl.num_programs(0)
+    return whole + tl.where(item_of(whole) < items, 1, 0)
 
 
 @triton.jit

@@ -7,7 +7,10 @@ they add nothing. A launch serves the heads of one activation.
 import triton
 import triton.language as tl
 
-from opengem.ops.triton_parts import item_of, load_values, read_tile, store_values
+from opengem.ops.triton_parts import item_of, load_values, read_tile, store_values, turns
+
+# long lists of arguments stay on few lines
+# fmt: off
 
 
 @triton.jit
@@ -49,6 +52,15 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
+def _steps(length, MASKED: tl.constexpr, OTHER: tl.constexpr):
+    """Return where the other side's whole steps, or the masked step behind them, begin and end."""
+    full = length // OTHER * OTHER
+    if MASKED:
+        return full, length
+    return 0, full
+
+
+@triton.jit
 def _head(nth, HEADS: tl.constexpr):
     """Return `HEADS[nth]`."""
     head = nth * 0 + HEADS[0]
@@ -58,10 +70,11 @@ def _head(nth, HEADS: tl.constexpr):
 
 
 @triton.jit
-def _forward_span(
-    acc, q, k_ptr, k_stride, v_ptr, v_stride, begin, end, length, alpha,
+def _forward_loop(
+    acc, q, k_ptr, k_stride, v_ptr, v_stride, length, alpha,
     MASKED: tl.constexpr, ACTIVATION: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+):
+    begin, end = _steps(length, MASKED, OTHER)
     for j in range(begin, end, OTHER):
         k = load_values(k_ptr, k_stride, j, length, MASKED, OTHER, D)
         weight, _ = _activated(tl.dot(q, tl.trans(k)) * alpha, ACTIVATION)
@@ -75,47 +88,30 @@ def forward(
     q_ptr, k_ptr, v_ptr, out_ptr, entries, count, alpha,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, out_stride, out_head,
     ACTIVATION: tl.constexpr, HEADS: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+):
     """Answer the queries of each tile; own side: queries, other side: keys."""
     items = tl.load(count) * len(HEADS)
-    for turn in range(0, tl.cdiv(items, tl.num_programs(0))):
+    for turn in range(0, turns(items)):
         item = item_of(turn)
-        if item < items:
-            head = _head(item % len(HEADS), HEADS)
-            first, answer, at, own_length, other, length = read_tile(entries, item // len(HEADS))
-            q = load_values(q_ptr + first * q_stride + head * q_head, q_stride, at, own_length, True, OWN, D)
-            k_row = k_ptr + other * k_stride + head * k_head
-            v_row = v_ptr + other * v_stride + head * v_head
-            acc = tl.zeros([OWN, D], tl.float32)
-            full = length // OTHER * OTHER
-            acc = _forward_span(
-                acc, q, k_row, k_stride, v_row, v_stride, 0, full, length, alpha, False, ACTIVATION, OTHER, D
+        head = _head(item % len(HEADS), HEADS)
+        first, answer, at, own_length, other, length = read_tile(entries, item // len(HEADS))
+        q = load_values(q_ptr + first * q_stride + head * q_head, q_stride, at, own_length, True, OWN, D)
+        k_row = k_ptr + other * k_stride + head * k_head
+        v_row = v_ptr + other * v_stride + head * v_head
+        acc = tl.zeros([OWN, D], tl.float32)
+        for MASKED in tl.static_range(2):
+            acc = _forward_loop(
+                acc, q, k_row, k_stride, v_row, v_stride, length, alpha, MASKED == 1, ACTIVATION, OTHER, D
             )
-            acc = _forward_span(
-                acc,
-                q,
-                k_row,
-                k_stride,
-                v_row,
-                v_stride,
-                full,
-                length,
-                length,
-                alpha,
-                True,
-                ACTIVATION,
-                OTHER,
-                D,
-            )
-            out_row = out_ptr + answer * out_stride + head * out_head
-            store_values(acc, out_row, out_stride, at, own_length, OWN, D)
+        store_values(acc, out_ptr + answer * out_stride + head * out_head, out_stride, at, own_length, OWN, D)
 
 
 @triton.jit
-def _query_span(
-    dq, q, do, k_ptr, k_stride, v_ptr, v_stride, begin, end, length, alpha,
+def _query_loop(
+    dq, q, do, k_ptr, k_stride, v_ptr, v_stride, length, alpha,
     MASKED: tl.constexpr, ACTIVATION: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+):
+    begin, end = _steps(length, MASKED, OTHER)
     for j in range(begin, end, OTHER):
         k = load_values(k_ptr, k_stride, j, length, MASKED, OTHER, D)
         v = load_values(v_ptr, v_stride, j, length, MASKED, OTHER, D)
@@ -130,59 +126,23 @@ def backward_queries(
     q_ptr, k_ptr, v_ptr, do_ptr, dq_ptr, entries, count, alpha,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, do_stride, do_head, dq_stride, dq_head,
     ACTIVATION: tl.constexpr, HEADS: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+):
     """Gradient of the queries of each tile, stored where its answers stand."""
     items = tl.load(count) * len(HEADS)
-    for turn in range(0, tl.cdiv(items, tl.num_programs(0))):
+    for turn in range(0, turns(items)):
         item = item_of(turn)
-        if item < items:
-            head = _head(item % len(HEADS), HEADS)
-            first, answer, at, own_length, other, length = read_tile(entries, item // len(HEADS))
-            q = load_values(q_ptr + first * q_stride + head * q_head, q_stride, at, own_length, True, OWN, D)
-            do = load_values(
-                do_ptr + answer * do_stride + head * do_head, do_stride, at, own_length, True, OWN, D
+        head = _head(item % len(HEADS), HEADS)
+        first, answer, at, own_length, other, length = read_tile(entries, item // len(HEADS))
+        q = load_values(q_ptr + first * q_stride + head * q_head, q_stride, at, own_length, True, OWN, D)
+        do = load_values(do_ptr + answer * do_stride + head * do_head, do_stride, at, own_length, True, OWN, D)
+        k_row = k_ptr + other * k_stride + head * k_head
+        v_row = v_ptr + other * v_stride + head * v_head
+        dq = tl.zeros([OWN, D], tl.float32)
+        for MASKED in tl.static_range(2):
+            dq = _query_loop(
+                dq, q, do, k_row, k_stride, v_row, v_stride, length, alpha, MASKED == 1, ACTIVATION, OTHER, D
             )
-            k_row = k_ptr + other * k_stride + head * k_head
-            v_row = v_ptr + other * v_stride + head * v_head
-            dq = tl.zeros([OWN, D], tl.float32)
-            full = length // OTHER * OTHER
-            dq = _query_span(
-                dq,
-                q,
-                do,
-                k_row,
-                k_stride,
-                v_row,
-                v_stride,
-                0,
-                full,
-                length,
-                alpha,
-                False,
-                ACTIVATION,
-                OTHER,
-                D,
-            )
-            dq = _query_span(
-                dq,
-                q,
-                do,
-                k_row,
-                k_stride,
-                v_row,
-                v_stride,
-                full,
-                length,
-                length,
-                alpha,
-                True,
-                ACTIVATION,
-                OTHER,
-                D,
-            )
-            store_values(
-                dq * alpha, dq_ptr + answer * dq_stride + head * dq_head, dq_stride, at, own_length, OWN, D
-            )
+        store_values(dq * alpha, dq_ptr + answer * dq_stride + head * dq_head, dq_stride, at, own_length, OWN, D)
 
 
 @triton.jit
@@ -190,34 +150,29 @@ def backward_keys(
     q_ptr, k_ptr, v_ptr, do_ptr, dk_ptr, dv_ptr, entries, count, pieces, alpha,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, do_stride, do_head, dk_stride, dk_head, dv_stride, dv_head,
     ACTIVATION: tl.constexpr, HEADS: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+):
     """Gradients of the keys and values of each tile, over the pieces of queries that read them.
 
     A tile's other side are entries of `pieces` `(P, 3)`: place of the first query, place of its answer, queries.
     """
     items = tl.load(count) * len(HEADS)
-    for turn in range(0, tl.cdiv(items, tl.num_programs(0))):
+    for turn in range(0, turns(items)):
         item = item_of(turn)
-        if item < items:
-            head = _head(item % len(HEADS), HEADS)
-            first, answer, at, own_length, other, length = read_tile(entries, item // len(HEADS))
-            k = load_values(k_ptr + first * k_stride + head * k_head, k_stride, at, own_length, True, OWN, D)
-            v = load_values(v_ptr + first * v_stride + head * v_head, v_stride, at, own_length, True, OWN, D)
-            dk = tl.zeros([OWN, D], tl.float32)
-            dv = tl.zeros([OWN, D], tl.float32)
-            for piece in range(other, other + length):
-                q_first = tl.load(pieces + piece * 3)
-                do_first = tl.load(pieces + piece * 3 + 1)
-                held = tl.load(pieces + piece * 3 + 2)
-                q = load_values(q_ptr + q_first * q_stride + head * q_head, q_stride, 0, held, True, OTHER, D)
-                do = load_values(
-                    do_ptr + do_first * do_stride + head * do_head, do_stride, 0, held, True, OTHER, D
-                )
-                weight, slope = _activated(tl.dot(k, tl.trans(q)) * alpha, ACTIVATION)
-                dv = tl.dot(weight.to(do.dtype), do, dv)
-                d_score = tl.dot(v, tl.trans(do)) * slope
-                dk = tl.dot(d_score.to(q.dtype), q, dk)
-            store_values(
-                dk * alpha, dk_ptr + answer * dk_stride + head * dk_head, dk_stride, at, own_length, OWN, D
-            )
-            store_values(dv, dv_ptr + answer * dv_stride + head * dv_head, dv_stride, at, own_length, OWN, D)
+        head = _head(item % len(HEADS), HEADS)
+        first, answer, at, own_length, other, length = read_tile(entries, item // len(HEADS))
+        k = load_values(k_ptr + first * k_stride + head * k_head, k_stride, at, own_length, True, OWN, D)
+        v = load_values(v_ptr + first * v_stride + head * v_head, v_stride, at, own_length, True, OWN, D)
+        dk = tl.zeros([OWN, D], tl.float32)
+        dv = tl.zeros([OWN, D], tl.float32)
+        for piece in range(other, other + length):
+            q_first = tl.load(pieces + piece * 3)
+            do_first = tl.load(pieces + piece * 3 + 1)
+            held = tl.load(pieces + piece * 3 + 2)
+            q = load_values(q_ptr + q_first * q_stride + head * q_head, q_stride, 0, held, True, OTHER, D)
+            do = load_values(do_ptr + do_first * do_stride + head * do_head, do_stride, 0, held, True, OTHER, D)
+            weight, slope = _activated(tl.dot(k, tl.trans(q)) * alpha, ACTIVATION)
+            dv = tl.dot(weight.to(do.dtype), do, dv)
+            d_score = tl.dot(v, tl.trans(do)) * slope
+            dk = tl.dot(d_score.to(q.dtype), q, dk)
+        store_values(dk * alpha, dk_ptr + answer * dk_stride + head * dk_head, dk_stride, at, own_length, OWN, D)
+        store_values(dv, dv_ptr + answer * dv_stride + head * dv_head, dv_stride, at, own_length, OWN, D)

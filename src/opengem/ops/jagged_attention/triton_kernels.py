@@ -7,7 +7,10 @@ over the steps at both ends of them, in which some pairs are masked.
 import triton
 import triton.language as tl
 
-from opengem.ops.triton_parts import item_of, load_values, read_tile, store_values
+from opengem.ops.triton_parts import item_of, load_values, read_tile, store_values, turns
+
+# long lists of arguments stay on few lines
+# fmt: off
 
 
 @triton.jit
@@ -56,7 +59,7 @@ def _seen(own, other, length, before, after, BANDED: tl.constexpr):
 def _forward_loop(
     acc, top, total, q, k_ptr, k_stride, v_ptr, v_stride, at, length, before, after, scale,
     MASKED: tl.constexpr, BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+):
     low, full, last, high = _spans(at, length, before, after, BANDED, OWN, OTHER)
     for n in range(0, _steps(low, full, last, high, MASKED, OTHER)):
         j = _step(n, low, full, last, MASKED, OTHER)
@@ -83,40 +86,39 @@ def forward(
     q_ptr, k_ptr, v_ptr, out_ptr, log_sum_ptr, entries, count, scale, L, H, before, after,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, out_stride, out_head,
     BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+):
     """Answer the queries of each tile; own side: queries, other side: keys."""
     items = tl.load(count) * H
-    for turn in range(0, tl.cdiv(items, tl.num_programs(0))):
+    for turn in range(0, turns(items)):
         item = item_of(turn)
-        if item < items:
-            head = item % H
-            first, answer, at, own_length, other, length = read_tile(entries, item // H)
-            q = load_values(q_ptr + first * q_stride + head * q_head, q_stride, at, own_length, True, OWN, D)
-            k_row = k_ptr + other * k_stride + head * k_head
-            v_row = v_ptr + other * v_stride + head * v_head
-            top = tl.full([OWN], float("-inf"), tl.float32)
-            total = tl.zeros([OWN], tl.float32)
-            acc = tl.zeros([OWN, D], tl.float32)
-            for MASKED in tl.static_range(2):
-                acc, top, total = _forward_loop(
-                    acc, top, total, q, k_row, k_stride, v_row, v_stride, at, length, before, after, scale,
-                    MASKED == 1, BANDED, OWN, OTHER, D,
-                )  # fmt: skip
-            # a row without keys answers zero; any other sum of zero is a bad input and shows as NaN
-            total = tl.where(length == 0, 1.0, total)
-            acc = acc / total[:, None]
-            store_values(
-                acc, out_ptr + answer * out_stride + head * out_head, out_stride, at, own_length, OWN, D
+        head = item % H
+        first, answer, at, own_length, other, length = read_tile(entries, item // H)
+        q = load_values(q_ptr + first * q_stride + head * q_head, q_stride, at, own_length, True, OWN, D)
+        k_row = k_ptr + other * k_stride + head * k_head
+        v_row = v_ptr + other * v_stride + head * v_head
+        top = tl.full([OWN], float("-inf"), tl.float32)
+        total = tl.zeros([OWN], tl.float32)
+        acc = tl.zeros([OWN, D], tl.float32)
+        for MASKED in tl.static_range(2):
+            acc, top, total = _forward_loop(
+                acc, top, total, q, k_row, k_stride, v_row, v_stride, at, length, before, after, scale,
+                MASKED == 1, BANDED, OWN, OTHER, D,
             )
-            place = at + tl.arange(0, OWN)
-            tl.store(log_sum_ptr + head * L + first + place, top + tl.log2(total), mask=place < own_length)
+        # a row without keys answers zero; any other sum of zero is a bad input and shows as NaN
+        total = tl.where(length == 0, 1.0, total)
+        acc = acc / total[:, None]
+        store_values(
+            acc, out_ptr + answer * out_stride + head * out_head, out_stride, at, own_length, OWN, D
+        )
+        place = at + tl.arange(0, OWN)
+        tl.store(log_sum_ptr + head * L + first + place, top + tl.log2(total), mask=place < own_length)
 
 
 @triton.jit
 def _query_loop(
     dq, q, do, log_sum, delta, k_ptr, k_stride, v_ptr, v_stride, at, length, before, after, scale,
     MASKED: tl.constexpr, BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+):
     low, full, last, high = _spans(at, length, before, after, BANDED, OWN, OTHER)
     for n in range(0, _steps(low, full, last, high, MASKED, OTHER)):
         j = _step(n, low, full, last, MASKED, OTHER)
@@ -138,43 +140,42 @@ def backward_queries(
     before, after, q_stride, q_head, k_stride, k_head, v_stride, v_head, out_stride, out_head, do_stride, do_head,
     dq_stride, dq_head,
     BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+):
     """Gradient of the queries of each tile, and the sum of answer times gradient that the keys need."""
     items = tl.load(count) * H
-    for turn in range(0, tl.cdiv(items, tl.num_programs(0))):
+    for turn in range(0, turns(items)):
         item = item_of(turn)
-        if item < items:
-            head = item % H
-            first, answer, at, own_length, other, length = read_tile(entries, item // H)
-            place = at + tl.arange(0, OWN)
-            held = place < own_length
-            do = load_values(
-                do_ptr + answer * do_stride + head * do_head, do_stride, at, own_length, True, OWN, D
+        head = item % H
+        first, answer, at, own_length, other, length = read_tile(entries, item // H)
+        place = at + tl.arange(0, OWN)
+        held = place < own_length
+        do = load_values(
+            do_ptr + answer * do_stride + head * do_head, do_stride, at, own_length, True, OWN, D
+        )
+        out_row = out_ptr + answer * out_stride + head * out_head
+        out = load_values(out_row, out_stride, at, own_length, True, OWN, D)
+        delta = tl.sum(out.to(tl.float32) * do.to(tl.float32), 1)
+        tl.store(delta_ptr + head * L + first + place, delta, mask=held)
+        log_sum = tl.load(log_sum_ptr + head * L + first + place, mask=held, other=0.0)
+        q = load_values(q_ptr + first * q_stride + head * q_head, q_stride, at, own_length, True, OWN, D)
+        k_row = k_ptr + other * k_stride + head * k_head
+        v_row = v_ptr + other * v_stride + head * v_head
+        dq = tl.zeros([OWN, D], tl.float32)
+        for MASKED in tl.static_range(2):
+            dq = _query_loop(
+                dq, q, do, log_sum, delta, k_row, k_stride, v_row, v_stride, at, length, before, after, scale,
+                MASKED == 1, BANDED, OWN, OTHER, D,
             )
-            out_row = out_ptr + answer * out_stride + head * out_head
-            out = load_values(out_row, out_stride, at, own_length, True, OWN, D)
-            delta = tl.sum(out.to(tl.float32) * do.to(tl.float32), 1)
-            tl.store(delta_ptr + head * L + first + place, delta, mask=held)
-            log_sum = tl.load(log_sum_ptr + head * L + first + place, mask=held, other=0.0)
-            q = load_values(q_ptr + first * q_stride + head * q_head, q_stride, at, own_length, True, OWN, D)
-            k_row = k_ptr + other * k_stride + head * k_head
-            v_row = v_ptr + other * v_stride + head * v_head
-            dq = tl.zeros([OWN, D], tl.float32)
-            for MASKED in tl.static_range(2):
-                dq = _query_loop(
-                    dq, q, do, log_sum, delta, k_row, k_stride, v_row, v_stride, at, length, before, after, scale,
-                    MASKED == 1, BANDED, OWN, OTHER, D,
-                )  # fmt: skip
-            store_values(
-                dq * factor, dq_ptr + answer * dq_stride + head * dq_head, dq_stride, at, own_length, OWN, D
-            )
+        store_values(
+            dq * factor, dq_ptr + answer * dq_stride + head * dq_head, dq_stride, at, own_length, OWN, D
+        )
 
 
 @triton.jit
 def _key_loop(
     dk, dv, k, v, q_ptr, q_stride, do_ptr, do_stride, log_sum_ptr, delta_ptr, at, length, before, after, scale,
     MASKED: tl.constexpr, BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+):
     low, full, last, high = _spans(at, length, before, after, BANDED, OWN, OTHER)
     for n in range(0, _steps(low, full, last, high, MASKED, OTHER)):
         i = _step(n, low, full, last, MASKED, OTHER)
@@ -203,27 +204,26 @@ def backward_keys(
     before, after, q_stride, q_head, k_stride, k_head, v_stride, v_head, do_stride, do_head, dk_stride, dk_head,
     dv_stride, dv_head,
     BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+):
     """Gradients of the keys and values of each tile; own side: keys, other side: queries."""
     items = tl.load(count) * H
-    for turn in range(0, tl.cdiv(items, tl.num_programs(0))):
+    for turn in range(0, turns(items)):
         item = item_of(turn)
-        if item < items:
-            head = item % H
-            first, answer, at, own_length, other, length = read_tile(entries, item // H)
-            k = load_values(k_ptr + first * k_stride + head * k_head, k_stride, at, own_length, True, OWN, D)
-            v = load_values(v_ptr + first * v_stride + head * v_head, v_stride, at, own_length, True, OWN, D)
-            q_row = q_ptr + other * q_stride + head * q_head
-            do_row = do_ptr + other * do_stride + head * do_head
-            dk = tl.zeros([OWN, D], tl.float32)
-            dv = tl.zeros([OWN, D], tl.float32)
-            for MASKED in tl.static_range(2):
-                dk, dv = _key_loop(
-                    dk, dv, k, v, q_row, q_stride, do_row, do_stride, log_sum_ptr + head * L + other,
-                    delta_ptr + head * L + other, at, length, before, after, scale,
-                    MASKED == 1, BANDED, OWN, OTHER, D,
-                )  # fmt: skip
-            store_values(
-                dk * factor, dk_ptr + answer * dk_stride + head * dk_head, dk_stride, at, own_length, OWN, D
+        head = item % H
+        first, answer, at, own_length, other, length = read_tile(entries, item // H)
+        k = load_values(k_ptr + first * k_stride + head * k_head, k_stride, at, own_length, True, OWN, D)
+        v = load_values(v_ptr + first * v_stride + head * v_head, v_stride, at, own_length, True, OWN, D)
+        q_row = q_ptr + other * q_stride + head * q_head
+        do_row = do_ptr + other * do_stride + head * do_head
+        dk = tl.zeros([OWN, D], tl.float32)
+        dv = tl.zeros([OWN, D], tl.float32)
+        for MASKED in tl.static_range(2):
+            dk, dv = _key_loop(
+                dk, dv, k, v, q_row, q_stride, do_row, do_stride, log_sum_ptr + head * L + other,
+                delta_ptr + head * L + other, at, length, before, after, scale,
+                MASKED == 1, BANDED, OWN, OTHER, D,
             )
-            store_values(dv, dv_ptr + answer * dv_stride + head * dv_head, dv_stride, at, own_length, OWN, D)
+        store_values(
+            dk * factor, dk_ptr + answer * dk_stride + head * dk_head, dk_stride, at, own_length, OWN, D
+        )
+        store_values(dv, dv_ptr + answer * dv_stride + head * dv_head, dv_stride, at, own_length, OWN, D)
