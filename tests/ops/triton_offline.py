@@ -15,11 +15,13 @@ SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 _TYPES = {
     "entries": "*i32",
     "count": "*i32",
+    "pieces": "*i32",
     "log_sum_ptr": "*fp32",
     "delta_ptr": "*fp32",
     "rotation_ptr": "*fp32",
     "scale": "fp32",
     "factor": "fp32",
+    "sign": "fp32",
 }
 
 

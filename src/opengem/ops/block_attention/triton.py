@@ -91,7 +91,7 @@ def _forward(
     out = qkv.new_empty(L, H, K)
     pointers = [qkv, _or_any(rotation, qkv), out, entries, count]
     strides = [*qkv.stride()[:3], *out.stride()[:2]]
-    _run("forward", pointers, (scale * _LOG2_E, H), strides, rotation is not None, block)
+    _run("forward", pointers, (scale * _LOG2_E, 1.0, H), strides, rotation is not None, block)
     return out
 
 
@@ -108,7 +108,7 @@ def _backward(
     grad = qkv.new_empty(qkv.shape)
     pointers = [qkv, _or_any(rotation, qkv), do, grad, entries, count]
     strides = [*qkv.stride()[:3], *do.stride()[:2], *grad.stride()[:3]]
-    numbers = (scale * _LOG2_E, scale, qkv.shape[2])
+    numbers = (scale * _LOG2_E, scale, 1.0, qkv.shape[2])
     _run("backward", pointers, numbers, strides, rotation is not None, block)
     return grad
 

@@ -77,7 +77,7 @@ def _tiles(kernel: str, own_LHK: Tensor, own: Tensor, other: Tensor, before: int
     return tile_list(rows, own_LHK.shape[0], launch.own, before=before, after=after)
 
 
-def _run(kernel: str, pointers: list[Tensor], numbers: tuple, strided: list[Tensor], banded: bool) -> None:
+def _run(kernel: str, pointers: list[Tensor], numbers: tuple, strided: list[Tensor]) -> None:
     from opengem.ops.jagged_attention import triton_kernels
 
     device, K = pointers[0].device, pointers[0].shape[2]
@@ -87,7 +87,6 @@ def _run(kernel: str, pointers: list[Tensor], numbers: tuple, strided: list[Tens
         *pointers,
         *numbers,
         *strides,
-        BANDED=banded,
         OWN=launch.own,
         OTHER=launch.other,
         D=K,
@@ -117,8 +116,7 @@ def _forward(
     out = q.new_empty(L, H, K)
     log_sum = q.new_empty(H, L, dtype=torch.float32)
     numbers = (scale * _LOG2_E, L, H, before, after)
-    banded = min(before, after) < UNBOUNDED
-    _run("forward", [q, k, v, out, log_sum, entries, count], numbers, [q, k, v, out], banded)
+    _run("forward", [q, k, v, out, log_sum, entries, count], numbers, [q, k, v, out])
     return out, log_sum
 
 
@@ -147,13 +145,12 @@ def _backward(
     L, H, _ = q.shape
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     delta = torch.empty_like(log_sum)
-    banded = min(before, after) < UNBOUNDED
     numbers = (scale * _LOG2_E, scale, L, H)
     pointers = [q, k, v, out, do, log_sum, delta, dq, entries, count]
-    _run("backward_queries", pointers, (*numbers, before, after), [q, k, v, out, do, dq], banded)
+    _run("backward_queries", pointers, (*numbers, before, after), [q, k, v, out, do, dq])
     pointers = [q, k, v, do, log_sum, delta, dk, dv, key_entries, key_count]
     # a key meets the queries that meet it: the reaches change sides
-    _run("backward_keys", pointers, (*numbers, after, before), [q, k, v, do, dk, dv], banded)
+    _run("backward_keys", pointers, (*numbers, after, before), [q, k, v, do, dk, dv])
     return dq, dk, dv
 
 

@@ -14,18 +14,13 @@ from opengem.ops.triton_parts import item_of, load_values, read_tile, store_valu
 
 
 @triton.jit
-def _spans(at, length, before, after, BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr):
+def _spans(at, length, before, after, OWN: tl.constexpr, OTHER: tl.constexpr):
     """Return where the other side begins, where every pair is seen from and until, and where it ends."""
-    low = 0
-    full = 0
-    last = length // OTHER * OTHER
-    high = length
-    if BANDED:
-        low = tl.maximum(at - before, 0) // OTHER * OTHER
-        high = tl.maximum(tl.minimum(length, at + OWN + after), low)
-        full = tl.cdiv(tl.maximum(at + OWN - 1 - before, 0), OTHER) * OTHER
-        full = tl.minimum(tl.maximum(full, low), tl.cdiv(high, OTHER) * OTHER)
-        last = tl.maximum(tl.minimum(at + after + 1, length) // OTHER * OTHER, full)
+    low = tl.maximum(at - before, 0) // OTHER * OTHER
+    high = tl.maximum(tl.minimum(length, at + OWN + after), low)
+    full = tl.cdiv(tl.maximum(at + OWN - 1 - before, 0), OTHER) * OTHER
+    full = tl.minimum(tl.maximum(full, low), tl.cdiv(high, OTHER) * OTHER)
+    last = tl.maximum(tl.minimum(at + after + 1, length) // OTHER * OTHER, full)
     return low, full, last, high
 
 
@@ -47,27 +42,24 @@ def _step(n, low, full, last, MASKED: tl.constexpr, OTHER: tl.constexpr):
 
 
 @triton.jit
-def _seen(own, other, length, before, after, BANDED: tl.constexpr):
+def _seen(own, other, length, before, after):
     """Return which of the places `other` each of the places `own` meets; the two broadcast."""
-    seen = other < length
-    if BANDED:
-        seen = seen & (other - own <= after) & (own - other <= before)
-    return seen
+    return (other < length) & (other - own <= after) & (own - other <= before)
 
 
 @triton.jit
 def _forward_loop(
     acc, top, total, q, k_ptr, k_stride, v_ptr, v_stride, at, length, before, after, scale,
-    MASKED: tl.constexpr, BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
+    MASKED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
 ):
-    low, full, last, high = _spans(at, length, before, after, BANDED, OWN, OTHER)
+    low, full, last, high = _spans(at, length, before, after, OWN, OTHER)
     for n in range(0, _steps(low, full, last, high, MASKED, OTHER)):
         j = _step(n, low, full, last, MASKED, OTHER)
         k = load_values(k_ptr, k_stride, j, length, MASKED, OTHER, D)
         score = tl.dot(q, tl.trans(k))
         if MASKED:
             own = at + tl.arange(0, OWN)[:, None]
-            seen = _seen(own, j + tl.arange(0, OTHER)[None, :], length, before, after, BANDED)
+            seen = _seen(own, j + tl.arange(0, OTHER)[None, :], length, before, after)
             score = tl.where(seen, score, float("-inf"))
         new_top = tl.maximum(top, tl.max(score, 1) * scale)
         # a query that has seen nothing yet keeps minus infinity, less which nothing can be taken
@@ -85,7 +77,7 @@ def _forward_loop(
 def forward(
     q_ptr, k_ptr, v_ptr, out_ptr, log_sum_ptr, entries, count, scale, L, H, before, after,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, out_stride, out_head,
-    BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
+    OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
 ):
     """Answer the queries of each tile; own side: queries, other side: keys."""
     items = tl.load(count) * H
@@ -102,11 +94,11 @@ def forward(
         for MASKED in tl.static_range(2):
             acc, top, total = _forward_loop(
                 acc, top, total, q, k_row, k_stride, v_row, v_stride, at, length, before, after, scale,
-                MASKED == 1, BANDED, OWN, OTHER, D,
+                MASKED == 1, OWN, OTHER, D,
             )
         # a row without keys answers zero; any other sum of zero is a bad input and shows as NaN
         total = tl.where(length == 0, 1.0, total)
-        acc = acc / total[:, None]
+        acc = acc * (1.0 / total)[:, None]
         store_values(
             acc, out_ptr + answer * out_stride + head * out_head, out_stride, at, own_length, OWN, D
         )
@@ -117,9 +109,9 @@ def forward(
 @triton.jit
 def _query_loop(
     dq, q, do, log_sum, delta, k_ptr, k_stride, v_ptr, v_stride, at, length, before, after, scale,
-    MASKED: tl.constexpr, BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
+    MASKED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
 ):
-    low, full, last, high = _spans(at, length, before, after, BANDED, OWN, OTHER)
+    low, full, last, high = _spans(at, length, before, after, OWN, OTHER)
     for n in range(0, _steps(low, full, last, high, MASKED, OTHER)):
         j = _step(n, low, full, last, MASKED, OTHER)
         k = load_values(k_ptr, k_stride, j, length, MASKED, OTHER, D)
@@ -127,7 +119,7 @@ def _query_loop(
         weight = tl.exp2(tl.dot(q, tl.trans(k)) * scale - log_sum[:, None])
         if MASKED:
             own = at + tl.arange(0, OWN)[:, None]
-            seen = _seen(own, j + tl.arange(0, OTHER)[None, :], length, before, after, BANDED)
+            seen = _seen(own, j + tl.arange(0, OTHER)[None, :], length, before, after)
             weight = tl.where(seen, weight, 0.0)
         d_score = weight * (tl.dot(do, tl.trans(v)) - delta[:, None])
         dq = tl.dot(d_score.to(k.dtype), k, dq)
@@ -139,7 +131,7 @@ def backward_queries(
     q_ptr, k_ptr, v_ptr, out_ptr, do_ptr, log_sum_ptr, delta_ptr, dq_ptr, entries, count, scale, factor, L, H,
     before, after, q_stride, q_head, k_stride, k_head, v_stride, v_head, out_stride, out_head, do_stride, do_head,
     dq_stride, dq_head,
-    BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
+    OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
 ):
     """Gradient of the queries of each tile, and the sum of answer times gradient that the keys need."""
     items = tl.load(count) * H
@@ -164,7 +156,7 @@ def backward_queries(
         for MASKED in tl.static_range(2):
             dq = _query_loop(
                 dq, q, do, log_sum, delta, k_row, k_stride, v_row, v_stride, at, length, before, after, scale,
-                MASKED == 1, BANDED, OWN, OTHER, D,
+                MASKED == 1, OWN, OTHER, D,
             )
         store_values(
             dq * factor, dq_ptr + answer * dq_stride + head * dq_head, dq_stride, at, own_length, OWN, D
@@ -174,9 +166,9 @@ def backward_queries(
 @triton.jit
 def _key_loop(
     dk, dv, k, v, q_ptr, q_stride, do_ptr, do_stride, log_sum_ptr, delta_ptr, at, length, before, after, scale,
-    MASKED: tl.constexpr, BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
+    MASKED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
 ):
-    low, full, last, high = _spans(at, length, before, after, BANDED, OWN, OTHER)
+    low, full, last, high = _spans(at, length, before, after, OWN, OTHER)
     for n in range(0, _steps(low, full, last, high, MASKED, OTHER)):
         i = _step(n, low, full, last, MASKED, OTHER)
         q = load_values(q_ptr, q_stride, i, length, MASKED, OTHER, D)
@@ -191,7 +183,7 @@ def _key_loop(
         weight = tl.exp2(tl.dot(k, tl.trans(q)) * scale - log_sum[None, :])
         if MASKED:
             own = at + tl.arange(0, OWN)[:, None]
-            weight = tl.where(_seen(own, place[None, :], length, before, after, BANDED), weight, 0.0)
+            weight = tl.where(_seen(own, place[None, :], length, before, after), weight, 0.0)
         dv = tl.dot(weight.to(do.dtype), do, dv)
         d_score = weight * (tl.dot(v, tl.trans(do)) - delta[None, :])
         dk = tl.dot(d_score.to(q.dtype), q, dk)
@@ -203,7 +195,7 @@ def backward_keys(
     q_ptr, k_ptr, v_ptr, do_ptr, log_sum_ptr, delta_ptr, dk_ptr, dv_ptr, entries, count, scale, factor, L, H,
     before, after, q_stride, q_head, k_stride, k_head, v_stride, v_head, do_stride, do_head, dk_stride, dk_head,
     dv_stride, dv_head,
-    BANDED: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
+    OWN: tl.constexpr, OTHER: tl.constexpr, D: tl.constexpr,
 ):
     """Gradients of the keys and values of each tile; own side: keys, other side: queries."""
     items = tl.load(count) * H
@@ -221,7 +213,7 @@ def backward_keys(
             dk, dv = _key_loop(
                 dk, dv, k, v, q_row, q_stride, do_row, do_stride, log_sum_ptr + head * L + other,
                 delta_ptr + head * L + other, at, length, before, after, scale,
-                MASKED == 1, BANDED, OWN, OTHER, D,
+                MASKED == 1, OWN, OTHER, D,
             )
         store_values(
             dk * factor, dk_ptr + answer * dk_stride + head * dk_head, dk_stride, at, own_length, OWN, D
