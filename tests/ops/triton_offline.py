@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import re
 from dataclasses import dataclass
 
@@ -10,7 +9,10 @@ TENSOR_CORE = {80: r"mma\.sync\.aligned\.m16n8k16", 90: r"wgmma\.mma_async", 100
 """The instruction that each generation multiplies matrices with, as PTX spells it."""
 
 SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
-"""Shared memory that one program may use, in bytes."""
+"""Shared memory of a multiprocessor that programs may use, in bytes."""
+
+REGISTERS = 65536
+"""Registers of a multiprocessor."""
 
 _TYPES = {
     "entries": "*i32",
@@ -84,8 +86,3 @@ def compiled(
         stack=stack,
         shared=built.metadata.shared,
     )
-
-
-def keep_cache_in(folder) -> None:
-    """Keep what Triton compiles in `folder`."""
-    os.environ["TRITON_CACHE_DIR"] = str(folder)

@@ -36,16 +36,16 @@ def read_tile(entries, tile):
 @triton.jit
 def load_values(pointer, stride, begin, length, MASKED: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
     """Load values `begin` to `begin + N` of a row, `(N, D)`, zeros from `length` on."""
-    place = begin + tl.arange(0, N)
-    pointers = pointer + place[:, None] * stride + tl.arange(0, D)[None, :]
+    place = begin + tl.arange(0, N)[:, None]
+    pointers = pointer + (place * stride + tl.arange(0, D)[None, :])
     if MASKED:
-        return tl.load(pointers, mask=place[:, None] < length, other=0.0)
+        return tl.load(pointers, mask=place < length, other=0.0)
     return tl.load(pointers)
 
 
 @triton.jit
 def store_values(values, pointer, stride, begin, length, N: tl.constexpr, D: tl.constexpr):
     """Store `(N, D)` values from `begin` on, those before `length`, in the pointer's dtype."""
-    place = begin + tl.arange(0, N)
-    pointers = pointer + place[:, None] * stride + tl.arange(0, D)[None, :]
-    tl.store(pointers, values.to(pointer.dtype.element_ty), mask=place[:, None] < length)
+    place = begin + tl.arange(0, N)[:, None]
+    pointers = pointer + (place * stride + tl.arange(0, D)[None, :])
+    tl.store(pointers, values.to(pointer.dtype.element_ty), mask=place < length)

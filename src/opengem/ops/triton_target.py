@@ -41,7 +41,8 @@ class Launch:
         return min(self.own, max(16, 1 << max(longest - 1, 0).bit_length()))
 
 
-INTERPRETER = Launch(own=32, other=16)
+INTERPRETER = Launch(own=64, other=16)
+"""What the interpreter uses for every kernel."""
 
 
 def obstacle(*tensors: Tensor) -> str:

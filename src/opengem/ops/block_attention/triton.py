@@ -1,5 +1,6 @@
 """Block attention on the device through Triton: one program a block and head, rotation fused forward and backward."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,18 +9,35 @@ from torch.nn.functional import pad
 
 from opengem.ops import triton_target as target
 from opengem.ops.tiles import Tiles, cut
-from opengem.ops.triton_target import Launch, programs, with_unit_stride
+from opengem.ops.triton_target import INTERPRETER, Launch, programs, with_unit_stride
 
-LONGEST_BLOCK = 128
+LONGEST_BLOCK = 64
 """Events of the longest block that one program holds."""
+
+LAUNCHES: dict[tuple[str, int, int], Launch] = {
+    ("forward", 8, 64): Launch(own=64, other=64, warps=4, stages=2, programs=2),
+    ("forward", 8, 128): Launch(own=64, other=64, warps=8, stages=2),
+    ("forward", 9, 64): Launch(own=64, other=64, warps=4, stages=2, programs=3),
+    ("forward", 9, 128): Launch(own=64, other=64, warps=8, stages=2),
+    ("forward", 10, 64): Launch(own=64, other=64, warps=4, stages=2, programs=3),
+    ("forward", 10, 128): Launch(own=64, other=64, warps=8, stages=2),
+    ("backward", 8, 64): Launch(own=64, other=64, warps=8, stages=2),
+    ("backward", 8, 128): Launch(own=64, other=64, warps=8, stages=1),
+    ("backward", 9, 64): Launch(own=64, other=64, warps=8, stages=2),
+    ("backward", 9, 128): Launch(own=64, other=64, warps=8, stages=2),
+    ("backward", 10, 64): Launch(own=64, other=64, warps=8, stages=1, programs=2),
+    ("backward", 10, 128): Launch(own=64, other=64, warps=8, stages=2),
+}
+"""Launch by kernel, major compute capability and largest width of a head; chosen for what compiles without
+spilling and fits into shared memory, not yet tuned by time."""
 
 _LOG2_E = 1.4426950408889634
 
 
 def launch_of(kernel: str, generation: int, width: int, block: int) -> Launch:
     """Return how `kernel` is launched for heads of `width` values and blocks of `block` events."""
-    N = max(16, 1 << (block - 1).bit_length())
-    return Launch(own=N, other=N, warps=4 if N <= 64 else 8, stages=1)
+    launch = LAUNCHES[kernel, generation, max(width, 64)] if generation else INTERPRETER
+    return replace(launch, own=launch.own_for(block))
 
 
 def obstacle(
