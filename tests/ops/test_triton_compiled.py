@@ -63,7 +63,7 @@ def check(operation, kernel, architecture, width, dtype="bf16", **more):
     return built
 
 
-@pytest.mark.parametrize(("operation", "kernel", "architecture", "width"), cases())
+@pytest.mark.parametrize(("operation", "kernel", "architecture", "width"), list(cases()))
 def test_tensor_cores_no_spills_and_all_programs_fit(operation, kernel, architecture, width):
     check(operation, kernel, architecture, width)
 
