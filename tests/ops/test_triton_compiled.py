@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from opengem.ops.gdpa import ACTIVATIONS
 from tests.ops.triton_offline import REGISTERS, SHARED_LIMIT, TENSOR_CORE, compiled
 
 pytest.importorskip("triton", reason='triton is not installed: pip install "opengem[kernels]"')
@@ -49,13 +50,13 @@ def launch_and_constants(operation, kernel, architecture, width, activation="gel
 def check(operation, kernel, architecture, width, dtype="bf16", **more):
     launch, constants = launch_and_constants(operation, kernel, architecture, width, **more)
     kernels = importlib.import_module(f"opengem.ops.{operation}.triton_kernels")
-    built = compiled(
-        getattr(kernels, kernel), constants, architecture, launch.warps, launch.stages, dtype
-    )
+    built = compiled(getattr(kernels, kernel), constants, architecture, launch.warps, launch.stages, dtype)
     assert re.search(TENSOR_CORE[architecture], built.ptx)
     # no product falls back to an older generation's instruction or to plain multiplication
     for other, instruction in TENSOR_CORE.items():
         assert other == architecture or not re.search(instruction, built.ptx)
+    # where two programs add to one place the sum depends on who comes first
+    assert not re.search(r"\b(atom|red)\.", built.ptx)
     assert built.spilled == 0
     assert built.stack == 0
     assert launch.programs * built.shared <= SHARED_LIMIT[architecture]
@@ -77,17 +78,15 @@ def test_narrow_heads_in_half_precision(operation, kernel, width, architecture):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("architecture", TENSOR_CORE)
+@pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize("kernel", KERNELS["gdpa"])
-@pytest.mark.parametrize(
-    "activation", ["identity", "gelu_tanh", "gelu_taylor", "relu", "relu_squared", "silu", "hardswish"]
-)
-def test_every_activation(activation, kernel):
-    check("gdpa", kernel, 90, 128, activation=activation, heads=(1, 3, 4))
+@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name != "gelu"])
+def test_every_activation(activation, kernel, width, architecture):
+    check("gdpa", kernel, architecture, width, activation=activation, heads=(1, 3, 4))
 
 
 @pytest.mark.parametrize("architecture", [80, 90])
 def test_loads_of_the_inner_loop_run_ahead(architecture):
     built = check("jagged_attention", "forward", architecture, 64)
     assert built.ttgir.count("ttg.async_copy_global_to_local") >= 4
-    assert "atom." not in built.ptx
-    assert "red.global" not in built.ptx
