@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from opengem.errors import ConfigError
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 """Whether Triton interprets kernels on CPU tensors, slowly: for tests of values."""
 
 _INSTALLED = importlib.util.find_spec("triton") is not None
 _DTYPES = (torch.float32, torch.float16) if INTERPRETED else (torch.bfloat16, torch.float16)
 _WIDTHS = (16, 32, 64, 128)
-_LARGEST = 2**31 - 1
+LARGEST = 2**31 - 1
+"""Elements that a kernel can address."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +53,20 @@ def obstacle(*tensors: Tensor) -> str:
     if not _INSTALLED:
         return 'triton is not installed: pip install "opengem[kernels]"'
     first = tensors[0]
+    if first.device.type != ("cpu" if INTERPRETED else "cuda"):
+        return f"it runs on CUDA tensors (on CPU tensors under TRITON_INTERPRET=1), got {first.device.type}"
+    if first.dtype not in _DTYPES:
+        return f"it computes in {' or '.join(str(d) for d in _DTYPES)}, got {first.dtype}"
     for x in tensors:
         if x.device != first.device or x.dtype != first.dtype:
             return (
                 "all operands must have one device and dtype, got "
                 f"{[f'{x.device} {x.dtype}' for x in tensors]}"
             )
-        if x.numel() > _LARGEST:
-            return f"an operand may have at most {_LARGEST} elements, got {x.numel()}"
-    if first.device.type != ("cpu" if INTERPRETED else "cuda"):
-        return f"it runs on CUDA tensors (on CPU tensors under TRITON_INTERPRET=1), got {first.device.type}"
-    if first.dtype not in _DTYPES:
-        return f"it computes in {' or '.join(str(d) for d in _DTYPES)}, got {first.dtype}"
+        count = x.numel()
+        # while tracing a size is a symbol, and asking it would bind the program to the answer: `addressable` asks
+        if isinstance(count, int) and count > LARGEST:
+            return f"an operand may have at most {LARGEST} elements, got {count}"
     if first.shape[-1] not in _WIDTHS:
         return f"the width K of a head must be one of {_WIDTHS}, got {first.shape[-1]}"
     if not INTERPRETED and generation(first.device) not in (8, 9, 10):
@@ -69,10 +74,9 @@ def obstacle(*tensors: Tensor) -> str:
     return ""
 
 
-@torch.compiler.assume_constant_result
 def generation(device: torch.device) -> int:
     """Return the major compute capability: 8 Ampere, 9 Hopper, 10 Blackwell; 0 for the interpreter."""
-    return 0 if INTERPRETED else torch.cuda.get_device_capability(device)[0]
+    return 0 if INTERPRETED else torch.cuda.get_device_properties(device).major
 
 
 def programs(launch: Launch, device: torch.device) -> int:
@@ -82,6 +86,20 @@ def programs(launch: Launch, device: torch.device) -> int:
     return launch.programs * torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def with_unit_stride(x: Tensor) -> Tensor:
-    """Return `x`, copied if neighbours in its last dimension are not neighbours in memory."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+def addressable(x: Tensor) -> Tensor:
+    """Return `x` as kernels can address it, copied if need be: 32-bit places, a last dimension without gaps.
+
+    Raises:
+        ConfigError: It has too many elements.
+    """
+    check_count(x.numel())
+    reach = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
+    return x if x.stride(-1) == 1 and reach <= LARGEST else x.contiguous()
+
+
+def check_count(elements: int) -> None:
+    """Raise `ConfigError` where a kernel could not address this many elements."""
+    if elements > LARGEST:
+        raise ConfigError(
+            f"triton kernels take and give at most {LARGEST} elements a tensor, got {elements}: split the batch"
+        )

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from opengem.ops import triton_target as target
 from opengem.ops.tiles import Tiles, cut
-from opengem.ops.triton_target import INTERPRETER, Launch, programs, with_unit_stride
+from opengem.ops.triton_target import INTERPRETER, Launch, programs
 
 LONGEST_BLOCK = 64
 """Events of the longest block that one program holds."""
@@ -104,7 +104,7 @@ def _run(
 def _forward(
     qkv: Tensor, rotation: Tensor | None, entries: Tensor, count: Tensor, block: int, scale: float
 ) -> Tensor:
-    qkv = with_unit_stride(qkv)
+    qkv = target.addressable(qkv)
     L, _, H, K = qkv.shape
     out = qkv.new_empty(L, H, K)
     pointers = [qkv, _or_any(rotation, qkv), out, entries, count]
@@ -122,7 +122,7 @@ def _(qkv, rotation, entries, count, block, scale):
 def _backward(
     do: Tensor, qkv: Tensor, rotation: Tensor | None, entries: Tensor, count: Tensor, block: int, scale: float
 ) -> Tensor:
-    do, qkv = with_unit_stride(do), with_unit_stride(qkv)
+    do, qkv = target.addressable(do), target.addressable(qkv)
     grad = qkv.new_empty(qkv.shape)
     pointers = [qkv, _or_any(rotation, qkv), do, grad, entries, count]
     strides = [*qkv.stride()[:3], *do.stride()[:2], *grad.stride()[:3]]

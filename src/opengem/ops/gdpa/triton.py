@@ -8,7 +8,7 @@ from torch import Tensor
 from opengem.ops import triton_target as target
 from opengem.ops.gdpa.triton_rows import key_work, sides
 from opengem.ops.tiles import tile_list
-from opengem.ops.triton_target import Launch, programs, with_unit_stride
+from opengem.ops.triton_target import Launch, programs
 
 LAUNCHES: dict[tuple[str, int, int], Launch] = {
     ("forward", 8, 32): Launch(own=128, other=64, warps=8, stages=3),
@@ -133,7 +133,9 @@ def _forward(
     own_q: int,
     own_k: int,
 ) -> Tensor:
-    q, k, v = (with_unit_stride(x) for x in (q, k, v))
+    q, k, v = (target.addressable(x) for x in (q, k, v))
+    # shared queries are few, their answers are not
+    target.check_count(answers * q.shape[1] * q.shape[2])
     out = q.new_empty(answers, *q.shape[1:])
     _run("forward", [q, k, v, out, entries, count], alpha, [q, k, v, out], names, own_q)
     return out
@@ -161,7 +163,7 @@ def _backward(
     own_q: int,
     own_k: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    do, q, k, v = (with_unit_stride(x) for x in (do, q, k, v))
+    do, q, k, v = (target.addressable(x) for x in (do, q, k, v))
     dk, dv = k.new_empty(k.shape), v.new_empty(v.shape)
     # shared queries get a gradient from each row: it is summed afterwards, in a fixed order
     dq = q.new_empty(do.shape, dtype=torch.float32 if seeds else q.dtype)

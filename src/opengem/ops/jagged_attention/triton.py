@@ -7,7 +7,7 @@ from torch import Tensor
 
 from opengem.ops import triton_target as target
 from opengem.ops.tiles import UNBOUNDED, Tiles, rows_of_offsets, tile_list
-from opengem.ops.triton_target import Launch, programs, with_unit_stride
+from opengem.ops.triton_target import Launch, programs
 
 LAUNCHES: dict[tuple[str, int, int], Launch] = {
     ("forward", 8, 64): Launch(own=128, other=64, warps=8, stages=3),
@@ -111,7 +111,7 @@ def _forward(
     before: int,
     after: int,
 ) -> tuple[Tensor, Tensor]:
-    q, k, v = (with_unit_stride(x) for x in (q, k, v))
+    q, k, v = (target.addressable(x) for x in (q, k, v))
     L, H, K = q.shape
     out = q.new_empty(L, H, K)
     log_sum = q.new_empty(H, L, dtype=torch.float32)
@@ -141,7 +141,7 @@ def _backward(
     before: int,
     after: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    do, q, k, v, out = (with_unit_stride(x) for x in (do, q, k, v, out))
+    do, q, k, v, out = (target.addressable(x) for x in (do, q, k, v, out))
     L, H, _ = q.shape
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     delta = torch.empty_like(log_sum)
