@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -84,6 +85,11 @@ def programs(launch: Launch, device: torch.device) -> int:
     if INTERPRETED:
         return 3
     return launch.programs * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def on(device: torch.device) -> AbstractContextManager:
+    """Return a context in which kernels are launched on `device`: a launch goes to the current one."""
+    return nullcontext() if INTERPRETED else torch.cuda.device(device)
 
 
 def addressable(x: Tensor) -> Tensor:

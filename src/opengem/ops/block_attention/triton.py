@@ -88,16 +88,17 @@ def _run(
 
     device, K = pointers[0].device, pointers[0].shape[3]  # type: ignore[union-attr]
     launch = launch_of(kernel, target.generation(device), K, block)
-    getattr(triton_kernels, kernel)[(programs(launch, device),)](
-        *pointers,
-        *numbers,
-        *strides,
-        ROTATED=rotated,
-        N=launch.own,
-        D=K,
-        num_warps=launch.warps,
-        num_stages=launch.stages,
-    )
+    with target.on(device):
+        getattr(triton_kernels, kernel)[(programs(launch, device),)](
+            *pointers,
+            *numbers,
+            *strides,
+            ROTATED=rotated,
+            N=launch.own,
+            D=K,
+            num_warps=launch.warps,
+            num_stages=launch.stages,
+        )
 
 
 @torch.library.custom_op("opengem::block_attention_triton", mutates_args=())

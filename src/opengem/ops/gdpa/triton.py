@@ -102,18 +102,19 @@ def _run(
     strides = [s for x in strided for s in x.stride()[:2]]
     each = names.split(",")
     for name in dict.fromkeys(each):
-        getattr(triton_kernels, kernel)[(programs(launch, device),)](
-            *pointers,
-            alpha,
-            *strides,
-            ACTIVATION=name,
-            HEADS=tuple(i for i, other in enumerate(each) if other == name),
-            OWN=own,
-            OTHER=launch.other,
-            D=K,
-            num_warps=launch.warps,
-            num_stages=launch.stages,
-        )
+        with target.on(device):
+            getattr(triton_kernels, kernel)[(programs(launch, device),)](
+                *pointers,
+                alpha,
+                *strides,
+                ACTIVATION=name,
+                HEADS=tuple(i for i, other in enumerate(each) if other == name),
+                OWN=own,
+                OTHER=launch.other,
+                D=K,
+                num_warps=launch.warps,
+                num_stages=launch.stages,
+            )
 
 
 @torch.library.custom_op("opengem::gdpa_triton", mutates_args=())

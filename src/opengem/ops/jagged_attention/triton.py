@@ -83,16 +83,17 @@ def _run(kernel: str, pointers: list[Tensor], numbers: tuple, strided: list[Tens
     device, K = pointers[0].device, pointers[0].shape[2]
     launch = launch_of(kernel, target.generation(device), K)
     strides = [s for x in strided for s in x.stride()[:2]]
-    getattr(triton_kernels, kernel)[(programs(launch, device),)](
-        *pointers,
-        *numbers,
-        *strides,
-        OWN=launch.own,
-        OTHER=launch.other,
-        D=K,
-        num_warps=launch.warps,
-        num_stages=launch.stages,
-    )
+    with target.on(device):
+        getattr(triton_kernels, kernel)[(programs(launch, device),)](
+            *pointers,
+            *numbers,
+            *strides,
+            OWN=launch.own,
+            OTHER=launch.other,
+            D=K,
+            num_warps=launch.warps,
+            num_stages=launch.stages,
+        )
 
 
 _LOG2_E = 1.4426950408889634
