@@ -52,7 +52,7 @@ def write_bucket(
     Returns:
         `start` and `end`, `(R,)` int64 rows of the bucket's file, end exclusive.
     """
-    order = event_order(events)
+    order = _order(events)
     user, available = events.user[order], events.available[order]
     columns: dict[str, pa.Array] = {"time": pa.array(events.time[order], pa.int64())}
     for name, values in events.attributes.items():
@@ -73,28 +73,43 @@ def event_order(events: BucketEvents) -> np.ndarray:
 
     By user, available, time and position; only events that are equal in all of these are compared by attributes.
     """
+    return np.arange(len(events.user))[_order(events)]
+
+
+def _order(events: BucketEvents) -> np.ndarray | slice:
+    """Return the order of the events; a slice of all where they are in order."""
     keys = (events.position, events.time, events.available, events.user)
     joint = _joint(events.user, events.available)
     if joint is None:
-        order = np.lexsort(keys)
+        order: np.ndarray | slice = np.lexsort(keys)
     else:
-        order = np.argsort(joint)  # not stable, and several times as fast as a lexsort
+        in_order = bool((joint[1:] >= joint[:-1]).all())
+        # argsort is not stable, and several times as fast as a lexsort
+        order = slice(None) if in_order else np.argsort(joint)
         order = _resorted(order, [joint], keys[:2])
     return _resorted(order, keys, tuple(reversed(events.attributes.values())))
 
 
-def _resorted(order: np.ndarray, equal: Sequence[np.ndarray], by: Sequence[np.ndarray]) -> np.ndarray:
+def _resorted(
+    order: np.ndarray | slice, equal: Sequence[np.ndarray], by: Sequence[np.ndarray]
+) -> np.ndarray | slice:
     """Return an order with runs of rows that are equal in some keys sorted by others, the last of these first."""
-    if len(order) < 2:
+    count = len(equal[0])
+    if count < 2 or not by:
         return order
-    same = np.ones(len(order) - 1, bool)
+    same = np.ones(count - 1, bool)
     for key in equal:
-        same &= key[order[1:]] == key[order[:-1]]
+        ordered = key[order]
+        same &= ordered[1:] == ordered[:-1]
     tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
-    if len(tied) and by:
-        group = np.cumsum(~np.insert(same, 0, False))[tied]
-        rows = order[tied]
-        order[tied] = rows[np.lexsort((*(key[rows] for key in by), group))]
+    if not len(tied):
+        return order
+    group = np.cumsum(~np.insert(same, 0, False))[tied]
+    rows = tied if isinstance(order, slice) else order[tied]
+    resorted = rows[np.lexsort((*(key[rows] for key in by), group))]
+    if not np.array_equal(rows, resorted):
+        order = np.arange(count) if isinstance(order, slice) else order
+        order[tied] = resorted
     return order
 
 

@@ -209,7 +209,10 @@ def write_stream(
     for bucket in range(buckets):
         inside = f"number % {buckets} = {bucket}"
         events = _bucket_events(con, stream, encoder, bucket, before, advance)
-        asked = con.sql(f'SELECT request, number, "time" FROM requests WHERE {inside}').fetchnumpy()
+        # by user, so that looking them up among the sorted events goes through memory once
+        asked = con.sql(
+            f'SELECT request, number, "time" FROM requests WHERE {inside} ORDER BY number'
+        ).fetchnumpy()
         where = asked["request"] - before.requests
         start[where], end[where] = write_bucket(target, bucket, events, asked["number"], asked["time"])
     return start, end
@@ -222,7 +225,7 @@ def _bucket_events(
     encoded: dict[str, list[np.ndarray]] = {a.name: [] for a in stream.attributes}
     for rows in _stream_of(con, f'SELECT * FROM "e_{stream.name}" WHERE bucket = {bucket}'):
         for name, values in pieces.items():
-            values.append(rows.column(name).to_numpy())
+            values.append(rows.column(name).to_numpy().astype(np.int64, copy=False))
         for a in stream.attributes:
             column = rows.column(f"a_{stream.name}.{a.name}")
             values = column.to_numpy() if a.kind == "id" else encode_attribute(stream, a, encoder, column)

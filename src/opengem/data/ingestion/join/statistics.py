@@ -35,10 +35,7 @@ def make_encoder(
         The encoder; table -> `ids` kept, `seen` readings of them, `rare_ids` and `rare` readings below the limits,
         `missing` readings that were null.
     """
-    con.execute(
-        f"CREATE VIEW train AS SELECT e.*, r.user_row FROM examples e JOIN requests r ON r.request = e.request "
-        f"WHERE {training(schema).replace('rank', 'e.rank')}"
-    )
+    con.execute(f"CREATE VIEW train AS SELECT * FROM examples WHERE {training(schema)}")
     vocabularies: dict[str, Vocabulary] = {}
     counts: dict[str, np.ndarray] = {}
     report: dict[str, dict[str, int]] = {}
