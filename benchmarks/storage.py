@@ -18,9 +18,10 @@ the requests of the log, several ads each, and with each ad as a request of its 
 """
 
 import argparse
+import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,9 @@ from opengem.data.segments import Segments
 from opengem.data.synth import SynthConfig, synth
 from opengem.jagged import Batch
 from opengem.schema import load_schema
+from padded_rows import BATCH, LONGEST, as_blobs, padded_rows, read_rows
 from provenance import emit
 
-BATCH = 1_024
-LONGEST = {"organic": 4_096, "ads": 512}
 SPLITS = ("train", "validation", "test")
 
 
@@ -129,69 +129,6 @@ def history_lengths(dataset: Dataset) -> tuple[dict[str, np.ndarray], np.ndarray
     return lengths, dataset.first_examples(every + 1) - dataset.first_examples(every)
 
 
-def padded_rows(batch: Batch) -> pa.Table:
-    """Return a batch as ready-made rows: every feature, label and length, and histories padded to the longest."""
-    owner = batch.request_of_example
-    columns: dict[str, pa.Array] = {}
-
-    def add(name: str, values: torch.Tensor, narrow: bool = True) -> None:
-        values = values[owner] if len(values) == batch.num_requests != len(owner) else values
-        array = values.numpy()
-        if narrow and array.dtype == np.int64:
-            array = array.astype(np.int32)
-        flat = pa.array(array.reshape(-1))
-        columns[name] = flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
-
-    for part in ("ids", "numbers", "missing", "vectors", "labels", "label_mask"):
-        for name, values in getattr(batch, part).items():
-            add(f"{part}_{name}", values)
-    for name in ("time", "example_id"):
-        add(name, getattr(batch, name), narrow=False)
-    add("surface", batch.surface)
-    for name, stream in batch.history.items():
-        lengths = stream.offsets.diff()
-        inside = torch.arange(LONGEST[name])[None] < lengths[:, None]
-        add(f"{name}_length", lengths)
-        for key, values in {"time": stream.times, **stream.ids, **stream.numbers}.items():
-            padded = torch.zeros(inside.shape, dtype=values.dtype)
-            padded[inside] = values
-            add(f"{name}_{key}", padded, narrow=key != "time")
-    return pa.table(columns)
-
-
-def as_blobs(table: pa.Table) -> pa.Table:
-    """Return ready-made rows with each list of numbers as one value of fixed size."""
-    arrays = []
-    for column in table.columns:
-        array = column.combine_chunks()
-        if pa.types.is_fixed_size_list(array.type):
-            numbers = array.flatten()
-            kind = pa.binary(numbers.nbytes // len(array))
-            array = pa.Array.from_buffers(kind, len(array), [None, numbers.buffers()[1]])
-        arrays.append(array)
-    return pa.table(arrays, names=table.column_names)
-
-
-def read_rows(path: Path, types: list[np.dtype], threads: bool) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield batches of ready-made rows as tensors: views of what Arrow has read."""
-    for batch in pq.ParquetFile(path, memory_map=True).iter_batches(BATCH, use_threads=threads):
-        tensors = {}
-        for name, column, kind in zip(batch.schema.names, batch.columns, types, strict=True):
-            rows = len(column)
-            if pa.types.is_fixed_size_list(column.type):
-                column = column.flatten()
-            if pa.types.is_fixed_size_binary(column.type):
-                width, start = column.type.byte_width, column.offset
-                flat = np.frombuffer(column.buffers()[1], np.uint8)[start * width :][: rows * width].view(
-                    kind
-                )
-            else:
-                flat = column.to_numpy(zero_copy_only=True)
-            # read-only memory: torch warns, and nobody writes
-            tensors[name] = torch.from_numpy(flat.reshape(rows, -1))
-        yield tensors
-
-
 def passes(readers: dict[str, Callable[[], tuple[int, int]]], repeats: int) -> dict[str, dict[str, float]]:
     """Time passes of several readers in turn, after one that warms up; return the best rates of each."""
     best: dict[str, dict[str, float]] = {}
@@ -218,17 +155,22 @@ def compare_reading(dataset: Dataset, folder: Path, chosen: argparse.Namespace) 
     paths = {name: folder / f"{name}.parquet" for name in ("lists", "blobs")}
     writers: dict[str, Any] = {}
     types: list[np.dtype] = []
+    left: pa.Table | None = None
     for batch in islice(loader(dataset, 0), chosen.rows_batches):
-        lists = padded_rows(batch)
-        for name, table in (("lists", lists), ("blobs", as_blobs(lists))):
+        table = padded_rows(batch)
+        table = pa.concat_tables([left, table]) if left is not None else table
+        # row groups of just one batch, for a batch of two groups would be copied together when it is read
+        lists, left = table.slice(0, BATCH).combine_chunks(), table.slice(BATCH)
+        for name, rows_of in (("lists", lists), ("blobs", as_blobs(lists))):
             if name not in writers:
                 writers[name] = pq.ParquetWriter(
-                    paths[name], table.schema, compression="none", use_dictionary=False
+                    paths[name], rows_of.schema, compression="none", use_dictionary=False
                 )
-            writers[name].write_table(table, row_group_size=BATCH)
+            writers[name].write_table(rows_of, row_group_size=BATCH)
         types = [np.dtype(getattr(t, "value_type", t).to_pandas_dtype()) for t in lists.schema.types]
     for writer in writers.values():
         writer.close()
+    os.sync()  # what is still being written to disk would slow the readers down
     check_same(next(iter(loader(dataset, 0))), paths, types)
     lengths, _ = history_lengths(dataset)
     total = np.sum(list(lengths.values()), axis=0)
