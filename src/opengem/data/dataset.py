@@ -287,6 +287,7 @@ class Dataset:
         times = np.empty(total, dtype=np.int64)
         ids = {a.name: np.empty(total, dtype=np.int64) for a in stream.attributes if a.kind == "id"}
         numbers = {a.name: np.empty(total, dtype=np.float32) for a in stream.attributes if a.kind == "number"}
+        out = {"time": times} | {f"a_{name}": values for name, values in (ids | numbers).items()}
         users = self._requests.column("user").gather(requests)
         after = lasts.copy()  # where the events of newer segments begin
         for segment, start, end in pieces:
@@ -294,13 +295,9 @@ class Dataset:
             after -= here
             bucket = users % self._segments.all[segment].buckets
             for number in np.unique(bucket[here > 0]):
-                inside = bucket == number
-                source = rows_of_slices(start[inside], here[inside])
-                target = rows_of_slices(after[inside], here[inside])
+                inside = np.flatnonzero((bucket == number) & (here > 0))
                 file = self._segments.events(segment, stream.name, int(number))
-                times[target] = file.column("time").gather(source)
-                for name, out in (ids | numbers).items():
-                    out[target] = file.column(f"a_{name}").gather(source)
+                file.copy_slices(start[inside], here[inside], out, after[inside])
         return History(
             ids={name: torch.from_numpy(values) for name, values in ids.items()},
             numbers={name: _number(values) for name, values in numbers.items()},

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from opengem.data.arrow_file import ArrowFile
 from opengem.data.checksum import sha256_of
 from opengem.data.encoder import Encoder
 from opengem.data.ingestion.folder import segment_name
@@ -138,7 +139,7 @@ def _base_rate(counts: dict[str, int]) -> float:
 
 
 def storage(con: Any, folder: Path, lengths: dict[str, np.ndarray], facts: Facts) -> None:
-    """Weigh a segment against one copy of the history for each of its examples.
+    """Weigh a segment against one whole copy of the history, as raw values, in each of its examples.
 
     Args:
         con: Connection of the work database.
@@ -150,12 +151,22 @@ def storage(con: Any, folder: Path, lengths: dict[str, np.ndarray], facts: Facts
     examples = per_request.fetchnumpy()["n"]
     store, copied = 0, 0.0
     for name, length in lengths.items():
-        size = sum(f.stat().st_size for f in (folder / "sequences" / name).iterdir())
-        store += size
-        copied += float(np.dot(length, examples)) * size / max(facts.events[name], 1)
+        target = folder / "sequences" / name
+        store += sum(f.stat().st_size for f in target.iterdir())
+        copied += float(np.dot(length, examples)) * _event_bytes(target)
     rows = (folder / "examples.arrow").stat().st_size + (folder / "requests.arrow").stat().st_size
     facts.storage = {"bytes_store": store, "bytes_copied_estimate": int(copied), "bytes_rows": rows}
     (facts.counts["ads"],) = one_row(con, "SELECT count(*) FROM ads")
+
+
+def _event_bytes(folder: Path) -> float:
+    """Return the bytes of the values of one event, on average over the buckets in `folder`."""
+    widths, events = [], []
+    for path in folder.glob("bucket-*.arrow"):
+        file = ArrowFile(path)
+        widths.append(sum(kind.bit_width for kind in file.table(file.names).schema.types) / 8)
+        events.append(file.num_rows)
+    return float(np.average(widths, weights=events if any(events) else None))
 
 
 def schema_content(schema: Schema) -> str:
