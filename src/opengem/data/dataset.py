@@ -1,22 +1,29 @@
 """A data set on disk, and the reading of batches from it."""
 
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
+from opengem.config import changes
 from opengem.data.arrow_file import ArrowFile, Column, rows_of_slices
 from opengem.data.checksum import sha256_of
+from opengem.data.dictionary import DAY_MS, Dictionary
+from opengem.data.encoder import Encoder
 from opengem.data.matured_labels import MaturedLabels
 from opengem.data.segments import Segments
 from opengem.errors import ConfigError, DataError, nearest
 from opengem.jagged import Batch, History, JaggedTensor
-from opengem.schema.inputs import FeatureInput, InputSpec, StreamInput
+from opengem.schema.inputs import UNSEEN_ROW, FeatureInput, InputSpec, StreamInput, TableInput
+from opengem.schema.words import Vocabulary as VocabularyWords
 
-FORMAT = 2
+FORMAT = 3
 """Version of the layout on disk that this code reads."""
 
 
@@ -27,13 +34,29 @@ class Dataset:
     reading a batch is a gather of slices. Opened with `Dataset.open`. It can be sent to other processes: they
     open the folder themselves.
 
+    Columns of ids are stored as codes of the `Dictionary` and read as rows of a vocabulary: that of the training
+    window, or another by `read_as` and `grown`.
+
     Attributes:
         folder: The folder.
         manifest: What ingest counted, as plain dictionaries.
         inputs: What a model must know of the features, streams and tasks.
+
+    Args:
+        folder: The folder.
+        manifest: Its manifest.
+        inputs: What a model must know.
+        rows: Embedding table -> the row of each code, None where they are the same; those of the training window if not
+            given.
     """
 
-    def __init__(self, folder: Path, manifest: dict, inputs: InputSpec):
+    def __init__(
+        self,
+        folder: Path,
+        manifest: dict,
+        inputs: InputSpec,
+        rows: Mapping[str, np.ndarray | None] | None = None,
+    ):
         self.folder = folder
         self.manifest = manifest
         self.inputs = inputs
@@ -42,6 +65,8 @@ class Dataset:
         self._examples = self._segments.file("examples.arrow")
         self._users = self._segments.file("users.arrow")
         self._ads = self._segments.file("ads.arrow")
+        self._encoder: Encoder | None = None
+        self._rows = window_rows(manifest, inputs) if rows is None else rows
         self._places = {f.name: self._place(f) for f in inputs.features}
         self._labels = {
             t.name: MaturedLabels(self._examples.column(f"y_{t.name}"), self._segments, t.name)
@@ -92,7 +117,103 @@ class Dataset:
         return cls(folder, manifest, inputs)
 
     def __reduce__(self):
-        return (Dataset.open, (self.folder,))
+        return (Dataset, (self.folder, self.manifest, self.inputs, self._rows))
+
+    @property
+    def encoder(self) -> Encoder:
+        """What the rows of ids and the numbers mean that are read."""
+        return self._encoder or self._window
+
+    @cached_property
+    def _window(self) -> Encoder:
+        return Encoder.load(self.folder)
+
+    def read_as(self, encoder: Encoder) -> "Dataset":
+        """Return the data set read with the vocabularies of an encoder, such as that of a model.
+
+        Ids are found by what they are, whatever their rows here; those that the encoder does not hold read as unseen.
+        Embedding tables that the encoder lacks are read as before.
+        """
+        rows, tables = dict(self._rows), list(self.inputs.tables)
+        for place, table in enumerate(tables):
+            if table.name in encoder.vocabularies and table.name in self.manifest["codes"]:
+                dictionary = Dictionary(self._segments, table.name, self._window.vocabularies[table.name])
+                found = dictionary.rows(encoder.vocabularies[table.name])
+                rows[table.name] = None if np.array_equal(found, np.arange(len(found))) else found
+                tables[place] = TableInput(name=table.name, rows=encoder.table_rows(table.name))
+        inputs = dataclasses.replace(self.inputs, tables=tuple(tables))
+        dataset = Dataset(self.folder, self.manifest, inputs, rows)
+        dataset._encoder = encoder
+        return dataset
+
+    def for_model(self, owner: Path, inputs: InputSpec, encoder: Encoder) -> "Dataset":
+        """Return the data set as a model reads it that was trained on this one, a shorter or a longer one.
+
+        Args:
+            owner: The run or package that holds the model, for messages.
+            inputs: What the model was built for.
+            encoder: What it reads ids and numbers with.
+
+        Raises:
+            ConfigError: The model would read features or numbers otherwise than in training; says what differs.
+        """
+        dataset = self.read_as(encoder)
+        found = [*changes(inputs.layout(), dataset.inputs.layout()), *encoder.differences(self._window)]
+        if found:
+            raise ConfigError(
+                f"{self.folder} must have the inputs that {owner} was made for. Received: schema "
+                f"{self.schema_fingerprint[:12]}, made for {inputs.fingerprint[:12]}; " + "; ".join(found)
+            )
+        return dataset
+
+    def grown(self, splits: Iterable[str]) -> "Dataset":
+        """Return the data set read with the vocabularies that were known at the end of some splits.
+
+        Up to the training window's end they are those of the training window. Beyond it, ids are admitted that were
+        seen often enough on the days before the first example that follows, or on all days if none does: nothing is
+        known of what comes after the splits. See `Dictionary.vocabulary`.
+
+        Raises:
+            ConfigError: There is no such split.
+        """
+        stop = max((self.split(name).stop for name in splits), default=0)
+        if stop <= self.split("train").stop or not self.manifest["codes"]:
+            return self
+        until = None
+        if stop < self.num_examples:
+            until = int(self._examples.column("time").gather(np.arange(stop, stop + 1))[0]) // DAY_MS
+        vocabularies = {
+            name: Dictionary(self._segments, name, vocabulary).vocabulary(
+                VocabularyWords(**self.manifest["admission"][name]), until
+            )
+            for name, vocabulary in self._window.vocabularies.items()
+        }
+        return self.read_as(self._window.with_vocabularies(vocabularies))
+
+    def ads(self) -> pa.Table:
+        """Return the table of ads, ids as rows: `ad_key`, and the features and event attributes that an ad brings along."""
+        table = self._ads.table(self._ads.names)
+        of = {f"f_{f.name}": f.table for f in self.inputs.features if f.kind in ("id", "ids")}
+        of |= {
+            f"a_{s.name}.{a.name}": a.table
+            for s in self.inputs.streams
+            for a in s.attributes
+            if a.kind == "id"
+        }
+        for place, name in enumerate(table.column_names):
+            if name in of and self._rows[of[name]] is not None:
+                column = self._ads.column(name)
+                every = np.arange(table.num_rows)
+                if column.is_list:
+                    codes, lengths = column.gather_lists(every)
+                    offsets = np.concatenate([[0], np.cumsum(lengths)])
+                    rows = pa.array(self._rows_of(of[name], codes), pa.int32())
+                    missing = table.column(name).combine_chunks().is_null()
+                    found = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows, mask=missing)
+                else:
+                    found = pa.array(self._rows_of(of[name], column.gather(every)), pa.int32())
+                table = table.set_column(place, table.schema.field(place), found)
+        return table
 
     @property
     def schema_fingerprint(self) -> str:
@@ -264,10 +385,10 @@ class Dataset:
             if feature.kind == "ids":
                 values, lengths = column.gather_lists(rows)
                 parts["bags"][feature.name] = JaggedTensor.from_lengths(
-                    _int64(values), torch.from_numpy(lengths)
+                    _int64(self._rows_of(feature.table, values)), torch.from_numpy(lengths)
                 )
             elif feature.kind == "id":
-                parts["ids"][feature.name] = _int64(column.gather(rows))
+                parts["ids"][feature.name] = _int64(self._rows_of(feature.table, column.gather(rows)))
             elif feature.kind == "number":
                 values = column.gather(rows)
                 parts["numbers"][feature.name] = _number(values)
@@ -301,12 +422,17 @@ class Dataset:
                 times[target] = file.column("time").gather(source)
                 for name, out in (ids | numbers).items():
                     out[target] = file.column(f"a_{name}").gather(source)
+        tables = {a.name: a.table for a in stream.attributes}
         return History(
-            ids={name: torch.from_numpy(values) for name, values in ids.items()},
+            ids={name: torch.from_numpy(self._rows_of(tables[name], values)) for name, values in ids.items()},
             numbers={name: _number(values) for name, values in numbers.items()},
             times=torch.from_numpy(times),
             offsets=torch.from_numpy(np.concatenate([np.zeros(1, np.int64), lasts])),
         )
+
+    def _rows_of(self, table: str, codes: np.ndarray) -> np.ndarray:
+        rows = self._rows[table]
+        return codes if rows is None else rows[codes]
 
     def _place(self, feature: FeatureInput) -> tuple[str, Column]:
         """Return where a feature is stored and its column; a user's or ad's own table comes second."""
@@ -325,6 +451,17 @@ class Dataset:
             "users": self._users,
             "ads": self._ads,
         }[place]
+
+
+def window_rows(manifest: dict, inputs: InputSpec) -> dict[str, np.ndarray | None]:
+    """Return for each embedding table the row of each code in the training window's vocabulary; None where the same."""
+    found: dict[str, np.ndarray | None] = {}
+    for table in inputs.tables:
+        codes = manifest["codes"].get(table.name, table.rows)
+        rows = np.arange(codes)
+        rows[table.rows :] = UNSEEN_ROW
+        found[table.name] = rows if codes > table.rows else None
+    return found
 
 
 def _int64(values: np.ndarray) -> Tensor:

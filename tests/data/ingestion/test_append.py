@@ -50,6 +50,7 @@ def _schema(log: Log) -> None:
         "validation": ["2026-01-03", "2026-01-03"],
         "test": ["2026-01-04", "2026-02-28"],
     }
+    log.schema["vocabularies"] = {"item": {"min_count": 4}, "category": {"limit": 4}}
 
 
 def _write_day(log: Log, day: int, random: np.random.Generator, part: str = "") -> None:
@@ -108,8 +109,9 @@ def _write_day(log: Log, day: int, random: np.random.Generator, part: str = "") 
     log.write("users", pa.table(profiles), part)
 
 
-def _all(folder: Path) -> Batch:
-    data = Dataset.open(folder)
+def _all(folder: Path, *splits: str) -> Batch:
+    """Return all examples, ids by the vocabularies that were known at the end of some splits."""
+    data = Dataset.open(folder).grown(splits)
     return data.read(np.arange(data.num_requests), 30)
 
 
@@ -160,15 +162,19 @@ def test_ten_appended_days_equal_one_ingest_of_all(tmp_path, seed, monkeypatch):
     whole = log.ingest("whole")
     a, b = _all(grown.folder), _all(whole.folder)
     assert_same(a, b)
+    for splits in (("train", "validation"), ("test",)):
+        assert_same(_all(grown.folder, *splits), _all(whole.folder, *splits))
     shutil.copytree(grown.folder, tmp_path / "joined")
     monkeypatch.setattr(compaction, "EVENTS_A_BUCKET", 150)
     assert compact(tmp_path / "joined") == DAYS - BASE + 1
     assert_same(_all(tmp_path / "joined"), b)
+    assert_same(_all(tmp_path / "joined", "test"), _all(whole.folder, "test"))
     assert compact(tmp_path / "joined") == 1
     assert not log.ingest("joined").fresh
     _write_day(log, DAYS, random)
     log.ingest("joined")
-    assert_same(_all(tmp_path / "joined"), _all(log.ingest("longer").folder))
+    for splits in ((), ("test",)):
+        assert_same(_all(tmp_path / "joined", *splits), _all(log.ingest("longer").folder, *splits))
     assert a.labels["buy_last"].sum() > 20
     assert {n: h.offsets[-1] > 100 for n, h in a.history.items()} == dict.fromkeys(
         ("acts", "bought", "shown"), True
