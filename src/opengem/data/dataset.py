@@ -1,7 +1,6 @@
 """A data set on disk, and the reading of batches from it."""
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -13,18 +12,16 @@ from torch import Tensor
 
 from opengem.config import changes
 from opengem.data.arrow_file import ArrowFile, Column, rows_of_slices
-from opengem.data.checksum import sha256_of
+from opengem.data.code_rows import CodeRows
 from opengem.data.dictionary import DAY_MS, Dictionary
 from opengem.data.encoder import Encoder
+from opengem.data.manifest import open_manifest
 from opengem.data.matured_labels import MaturedLabels
 from opengem.data.segments import Segments
 from opengem.errors import ConfigError, DataError, nearest
 from opengem.jagged import Batch, History, JaggedTensor
-from opengem.schema.inputs import UNSEEN_ROW, FeatureInput, InputSpec, StreamInput, TableInput
+from opengem.schema.inputs import FeatureInput, InputSpec, StreamInput, TableInput
 from opengem.schema.words import Vocabulary as VocabularyWords
-
-FORMAT = 3
-"""Version of the layout on disk that this code reads."""
 
 
 class Dataset:
@@ -46,8 +43,7 @@ class Dataset:
         folder: The folder.
         manifest: Its manifest.
         inputs: What a model must know.
-        rows: Embedding table -> the row of each code, None where they are the same; those of the training window if not
-            given.
+        rows: The row of each code; those of the training window if not given.
     """
 
     def __init__(
@@ -55,7 +51,7 @@ class Dataset:
         folder: Path,
         manifest: dict,
         inputs: InputSpec,
-        rows: Mapping[str, np.ndarray | None] | None = None,
+        rows: CodeRows | None = None,
     ):
         self.folder = folder
         self.manifest = manifest
@@ -66,7 +62,7 @@ class Dataset:
         self._users = self._segments.file("users.arrow")
         self._ads = self._segments.file("ads.arrow")
         self._encoder: Encoder | None = None
-        self._rows = window_rows(manifest, inputs) if rows is None else rows
+        self._rows = rows or CodeRows.of_window(manifest, inputs)
         self._places = {f.name: self._place(f) for f in inputs.features}
         self._labels = {
             t.name: MaturedLabels(self._examples.column(f"y_{t.name}"), self._segments, t.name)
@@ -86,34 +82,7 @@ class Dataset:
             DataError: The folder holds no finished data set, another format, or files that do not fit.
         """
         folder = Path(folder)
-        try:
-            manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-            inputs = InputSpec.from_dict(manifest["inputs"]) if manifest.get("format") == FORMAT else None
-        except FileNotFoundError as error:
-            raise DataError(
-                f"{folder} must hold a finished data set. Received: no {Path(error.filename).name}. "
-                "Make one with ingest."
-            ) from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{folder} holds a damaged manifest.json ({error}). Run ingest again.") from error
-        if inputs is None:
-            raise DataError(
-                f"{folder}/manifest.json must be of format {FORMAT}. Received: {manifest.get('format')}. "
-                "Run ingest again with this version."
-            )
-        for name, facts in manifest.get("files", {}).items():
-            path = folder / name
-            size = path.stat().st_size if path.is_file() else None
-            if size != facts["bytes"]:
-                raise DataError(
-                    f"{path} must have {facts['bytes']} bytes as the manifest says. "
-                    f"Received: {'no such file' if size is None else f'{size} bytes'}. Run ingest again."
-                )
-            if verify and sha256_of(path) != facts["sha256"]:
-                raise DataError(
-                    f"{path} must have the checksum that the manifest says; its content has changed since it was "
-                    f"written. Make the data set anew: remove {folder} and run ingest."
-                )
+        manifest, inputs = open_manifest(folder, verify=verify)
         return cls(folder, manifest, inputs)
 
     def __reduce__(self):
@@ -128,26 +97,27 @@ class Dataset:
     def _window(self) -> Encoder:
         return Encoder.load(self.folder)
 
+    @cached_property
+    def _dictionaries(self) -> dict[str, Dictionary]:
+        vocabularies = self._window.vocabularies
+        return {name: Dictionary(self._segments, name, vocabularies[name]) for name in self.manifest["codes"]}
+
     def read_as(self, encoder: Encoder) -> "Dataset":
         """Return the data set read with the vocabularies of an encoder, such as that of a model.
 
         Ids are found by what they are, whatever their rows here; those that the encoder does not hold read as unseen.
-        Embedding tables that the encoder lacks are read as before.
         """
-        rows, tables = dict(self._rows), list(self.inputs.tables)
-        for place, table in enumerate(tables):
-            if table.name in encoder.vocabularies and table.name in self.manifest["codes"]:
-                dictionary = Dictionary(self._segments, table.name, self._window.vocabularies[table.name])
-                found = dictionary.rows(encoder.vocabularies[table.name])
-                rows[table.name] = None if np.array_equal(found, np.arange(len(found))) else found
-                tables[place] = TableInput(name=table.name, rows=encoder.table_rows(table.name))
-        inputs = dataclasses.replace(self.inputs, tables=tuple(tables))
-        dataset = Dataset(self.folder, self.manifest, inputs, rows)
+        tables = tuple(
+            TableInput(name=t.name, rows=encoder.table_rows(t.name)) if t.name in encoder.vocabularies else t
+            for t in self.inputs.tables
+        )
+        inputs = dataclasses.replace(self.inputs, tables=tables)
+        dataset = Dataset(self.folder, self.manifest, inputs, self._rows.of(self._dictionaries, encoder))
         dataset._encoder = encoder
         return dataset
 
     def for_model(self, owner: Path, inputs: InputSpec, encoder: Encoder) -> "Dataset":
-        """Return the data set as a model reads it that was trained on this one, a shorter or a longer one.
+        """Return the data set as a model reads it, whether it was trained on this one, a shorter or a longer one.
 
         Args:
             owner: The run or package that holds the model, for messages.
@@ -177,43 +147,21 @@ class Dataset:
             ConfigError: There is no such split.
         """
         stop = max((self.split(name).stop for name in splits), default=0)
-        if stop <= self.split("train").stop or not self.manifest["codes"]:
+        if stop <= self.split("train").stop:
             return self
         until = None
         if stop < self.num_examples:
             until = int(self._examples.column("time").gather(np.arange(stop, stop + 1))[0]) // DAY_MS
+        rules = self.manifest["admission"]
         vocabularies = {
-            name: Dictionary(self._segments, name, vocabulary).vocabulary(
-                VocabularyWords(**self.manifest["admission"][name]), until
-            )
-            for name, vocabulary in self._window.vocabularies.items()
+            name: dictionary.vocabulary(VocabularyWords(**rules[name]), until)
+            for name, dictionary in self._dictionaries.items()
         }
         return self.read_as(self._window.with_vocabularies(vocabularies))
 
     def ads(self) -> pa.Table:
-        """Return the table of ads, ids as rows: `ad_key`, and the features and event attributes that an ad brings along."""
-        table = self._ads.table(self._ads.names)
-        of = {f"f_{f.name}": f.table for f in self.inputs.features if f.kind in ("id", "ids")}
-        of |= {
-            f"a_{s.name}.{a.name}": a.table
-            for s in self.inputs.streams
-            for a in s.attributes
-            if a.kind == "id"
-        }
-        for place, name in enumerate(table.column_names):
-            if name in of and self._rows[of[name]] is not None:
-                column = self._ads.column(name)
-                every = np.arange(table.num_rows)
-                if column.is_list:
-                    codes, lengths = column.gather_lists(every)
-                    offsets = np.concatenate([[0], np.cumsum(lengths)])
-                    rows = pa.array(self._rows_of(of[name], codes), pa.int32())
-                    missing = table.column(name).combine_chunks().is_null()
-                    found = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows, mask=missing)
-                else:
-                    found = pa.array(self._rows_of(of[name], column.gather(every)), pa.int32())
-                table = table.set_column(place, table.schema.field(place), found)
-        return table
+        """Return the table of ads: `ad_key`, features and what events take over, ids as rows."""
+        return self._rows.read_ads(self._ads, self.inputs)
 
     @property
     def schema_fingerprint(self) -> str:
@@ -385,10 +333,10 @@ class Dataset:
             if feature.kind == "ids":
                 values, lengths = column.gather_lists(rows)
                 parts["bags"][feature.name] = JaggedTensor.from_lengths(
-                    _int64(self._rows_of(feature.table, values)), torch.from_numpy(lengths)
+                    _int64(self._rows.read(feature.table, values)), torch.from_numpy(lengths)
                 )
             elif feature.kind == "id":
-                parts["ids"][feature.name] = _int64(self._rows_of(feature.table, column.gather(rows)))
+                parts["ids"][feature.name] = _int64(self._rows.read(feature.table, column.gather(rows)))
             elif feature.kind == "number":
                 values = column.gather(rows)
                 parts["numbers"][feature.name] = _number(values)
@@ -424,15 +372,13 @@ class Dataset:
                     out[target] = file.column(f"a_{name}").gather(source)
         tables = {a.name: a.table for a in stream.attributes}
         return History(
-            ids={name: torch.from_numpy(self._rows_of(tables[name], values)) for name, values in ids.items()},
+            ids={
+                name: torch.from_numpy(self._rows.read(tables[name], values)) for name, values in ids.items()
+            },
             numbers={name: _number(values) for name, values in numbers.items()},
             times=torch.from_numpy(times),
             offsets=torch.from_numpy(np.concatenate([np.zeros(1, np.int64), lasts])),
         )
-
-    def _rows_of(self, table: str, codes: np.ndarray) -> np.ndarray:
-        rows = self._rows[table]
-        return codes if rows is None else rows[codes]
 
     def _place(self, feature: FeatureInput) -> tuple[str, Column]:
         """Return where a feature is stored and its column; a user's or ad's own table comes second."""
@@ -451,17 +397,6 @@ class Dataset:
             "users": self._users,
             "ads": self._ads,
         }[place]
-
-
-def window_rows(manifest: dict, inputs: InputSpec) -> dict[str, np.ndarray | None]:
-    """Return for each embedding table the row of each code in the training window's vocabulary; None where the same."""
-    found: dict[str, np.ndarray | None] = {}
-    for table in inputs.tables:
-        codes = manifest["codes"].get(table.name, table.rows)
-        rows = np.arange(codes)
-        rows[table.rows :] = UNSEEN_ROW
-        found[table.name] = rows if codes > table.rows else None
-    return found
 
 
 def _int64(values: np.ndarray) -> Tensor:

@@ -84,4 +84,7 @@ class Dictionary:
 
     def rows(self, vocabulary: Vocabulary) -> np.ndarray:
         """Return the int64 row of each code in a vocabulary, the reserved ones included."""
+        window = len(self._window)
+        if vocabulary.ids.slice(0, window).equals(self._window.ids):  # as it is wherever one grew from here
+            return np.concatenate([np.arange(FIRST_ROW + window), vocabulary.rows(self.ids.slice(window))])
         return np.concatenate([np.arange(FIRST_ROW), vocabulary.rows(self.ids)])

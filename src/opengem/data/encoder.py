@@ -58,7 +58,7 @@ class Vocabulary:
 
 
 class Encoder:
-    """What turns raw values into what a model reads. Made by ingest from the training window alone; vocabularies may grow.
+    """What turns raw values into what a model reads. Made by ingest from the training window; vocabularies may grow.
 
     Args:
         vocabularies: Embedding table -> its ids.

@@ -49,7 +49,7 @@ class TrainedModel:
         return self.run.name or self.run.model.type
 
     def open_data(self, data: Path | None = None) -> Dataset:
-        """Open a data set for this model: the run's own, or another of the same schema; ids are read by the run's vocabularies.
+        """Open a data set for this model: its own, or another of its schema, read with its vocabularies.
 
         Raises:
             ConfigError: The model would read its ids or numbers otherwise than in training; says what differs.

@@ -16,6 +16,7 @@ from opengem.data.ingestion.folder import segment_name
 from opengem.data.ingestion.join.examples import Examples, training
 from opengem.data.ingestion.read.plan import Plan
 from opengem.data.ingestion.work_database import one_row
+from opengem.data.manifest import FORMAT
 from opengem.data.segments import BASE
 from opengem.schema.inputs import (
     AttributeInput,
@@ -27,7 +28,6 @@ from opengem.schema.inputs import (
 )
 from opengem.schema.words import Schema, Vocabulary
 
-FORMAT = 3
 _NOT_DATA = ("manifest.json", "schema.toml", "quarantine.parquet")
 
 

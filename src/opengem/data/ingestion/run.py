@@ -22,7 +22,6 @@ from opengem.data.ingestion.join.labels import log_end, make_labels
 from opengem.data.ingestion.join.rows import settle_rows
 from opengem.data.ingestion.join.statistics import make_encoder
 from opengem.data.ingestion.manifest import (
-    FORMAT,
     Facts,
     append_to_manifest,
     input_spec,
@@ -45,6 +44,7 @@ from opengem.data.ingestion.writing import (
     write_requests,
     write_stream,
 )
+from opengem.data.manifest import FORMAT
 from opengem.data.matured_labels import write_matured
 from opengem.data.sequence_store import length_histogram
 from opengem.errors import DataError

@@ -35,7 +35,8 @@ def count_ids(con: Any, schema: Schema, plan: Plan, train_end: int) -> tuple[str
         The embedding tables, in the order in which the schema names them.
     """
     con.execute(
-        f"CREATE VIEW read AS SELECT e.*, r.user_row, CASE WHEN {training(schema).replace('rank', 'e.rank')} THEN {WINDOW} "
+        "CREATE VIEW read AS SELECT e.*, r.user_row, "
+        f"CASE WHEN {training(schema).replace('rank', 'e.rank')} THEN {WINDOW} "
         f"WHEN request_time >= {train_end} THEN {_day('request_time')} ELSE {_UNREAD} END AS day "
         "FROM examples e JOIN requests r ON r.request = e.request"
     )
@@ -58,8 +59,8 @@ def source_of(feature: Feature, plan: Plan) -> str:
         return f"SELECT {column} AS value, day, 1 AS n FROM read"
     row = {"users": "user_row", "ads": "ad_row"}[place]
     return (
-        f"SELECT x.{column} AS value, t.day, t.n FROM (SELECT {row} AS row, day, count(*) AS n FROM read GROUP BY 1, 2) t "
-        f"LEFT JOIN {place} x ON x.row = t.row"
+        f"SELECT x.{column} AS value, t.day, t.n "
+        f"FROM (SELECT {row} AS row, day, count(*) AS n FROM read GROUP BY 1, 2) t LEFT JOIN {place} x ON x.row = t.row"
     )
 
 
@@ -160,9 +161,12 @@ def _readings(schema: Schema, plan: Plan, train_end: int) -> dict[str, list[str]
 def _of_earlier_rows(
     con: Any, plan: Plan, schema: Schema, before: Before, table: str, train_end: int, first: int
 ) -> pa.Table:
-    """Return (day, code, n) of what is read through rows of users and ads that earlier segments hold, codes from `first`."""
+    """Return (day, code, n) of what is read through users and ads of earlier segments, codes from `first` on."""
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    for feature in schema.features if before.segments is not None else ():
+    segments = before.segments
+    if segments is None:
+        return pa.table({name: pa.array([], pa.int64()) for name in ("day", "code", "n")})
+    for feature in schema.features:
         place = "" if feature.derive else plan.place[feature.name]
         if feature.table != table or feature.kind not in ("id", "ids") or place not in ("users", "ads"):
             continue
@@ -170,15 +174,15 @@ def _of_earlier_rows(
         counted = con.sql(
             f"SELECT day, {row} AS row, count(*) AS n FROM read WHERE {row} > 0 AND {row} < {below} GROUP BY ALL"
         ).fetchnumpy()
-        parts.append(_coded(before.segments.file(f"{place}.arrow"), f"f_{feature.name}", counted))
-    for stream in schema.streams if before.segments is not None and before.ad_rows > 1 else ():
+        parts.append(_coded(segments.file(f"{place}.arrow"), f"f_{feature.name}", counted))
+    for stream in schema.streams if before.ad_rows > 1 else ():
         for a in stream.attributes:
             if a.table == table and a.kind == "id" and plan.attribute_place[stream.name, a.name] == "ads":
                 counted = con.sql(
                     f'SELECT {_event_day(train_end)} AS day, "row_{a.name}" AS row, count(*) AS n '
                     f'FROM "s_{stream.name}" WHERE "row_{a.name}" > 0 GROUP BY ALL'
                 ).fetchnumpy()
-                parts.append(_coded(before.segments.file("ads.arrow"), f"a_{stream.name}.{a.name}", counted))
+                parts.append(_coded(segments.file("ads.arrow"), f"a_{stream.name}.{a.name}", counted))
     empty = np.empty(0, np.int64)
     day, code, n = (np.concatenate([empty, *(part[i] for part in parts)]) for i in range(3))
     late = code >= first
