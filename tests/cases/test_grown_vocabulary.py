@@ -1,5 +1,6 @@
 """CK06 by appended days: ids that a day brings are admitted, and every model reads the ids that it was trained with."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from opengem import evaluate, train
 from opengem.data import Dataset, Encoder
 from opengem.data.compaction import compact
+from opengem.errors import ConfigError
 from opengem.schema import load_schema
 from opengem.serving.export_run import export_run
 from opengem.serving.predict import predict
@@ -23,7 +25,7 @@ from opengem.training.inference import TrainedModel, predict_split
 from opengem.training.run_folder import RunFolder
 from opengem.training.trainer import Trainer
 from tests.cases.inputs import DAY, DAYS, T0, Case
-from tests.cases.made import base, saved, tiny
+from tests.cases.made import base, equal, lines, saved, tiny
 from tests.cases.test_warm_start import by_id
 
 OLD_ADS, ADS = 30, 45
@@ -172,3 +174,25 @@ def test_ck06_a_run_goes_on_with_the_new_ids_and_is_served_with_them(grown, tmp_
     before = scores(new)
     compact(Path(grown.data))
     np.testing.assert_array_equal(scores(new), before)
+
+
+def test_ck06_a_killed_run_goes_on_as_it_was_though_the_data_set_has_grown(tmp_path):
+    splits = ("train", "validation")
+    world = Growing(tmp_path)
+    run = tiny(world.data, splits=splits, max_steps=6, checkpoint_every=3)
+    whole = train(run, tmp_path / "whole").folder
+    shutil.copytree(whole, tmp_path / "killed")
+    shutil.rmtree(max((tmp_path / "killed" / "checkpoints").iterdir()))
+    tested = tiny(world.data, splits=ALL, max_steps=2, checkpoint_every=1)
+    train(tested, tmp_path / "tested")
+    world.append()
+    notes: list[str] = []
+    done = train(
+        run, tmp_path / "killed", resume=True, observer=lambda row: notes.extend(row.get("notes", []))
+    )
+    assert done.resumed_from == 3
+    assert lines(done.folder) == lines(whole)
+    assert equal(saved(done.folder).model, saved(whole).model)
+    assert any("written again" in note for note in notes)
+    with pytest.raises(ConfigError, match=r"appended to since.*training\.start_from"):
+        train(tested, tmp_path / "tested", resume=True)

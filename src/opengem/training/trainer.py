@@ -202,8 +202,13 @@ class Trainer:
             start.apply(self.model, self.optimizers)
             write_atomically(self.folder.warm_start_file, json.dumps(start.facts, indent=1).encode())
             self.notes += start.notes()
+        encoder = self.dataset.encoder
+        admitted = {name: encoder.table_rows(name) - rows for name, rows in encoder.window.items()}
+        self.notes += [
+            f"{name}: {n:,} ids admitted after the training window" for name, n in admitted.items() if n
+        ]
         schema = (self.dataset.folder / "schema.toml").read_text(encoding="utf-8")
-        self.folder.write_start(self.run, schema, self.inputs.to_dict(), self.dataset.encoder)
+        self.folder.write_start(self.run, schema, self.inputs.to_dict(), encoder)
 
     def resume(self) -> None:
         """Go back to the newest whole checkpoint, if there is one."""
