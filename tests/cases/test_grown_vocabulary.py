@@ -44,6 +44,9 @@ class Growing:
 
     def __init__(self, folder: Path) -> None:
         self.world: dict[str, pa.Table] = base().world(days=5, ads=ADS)
+        ads = self.world["ads"]
+        categories = [f"new {k}" if k > OLD_ADS else f"c{k % 6}" for k in ads["ad_id"].to_pylist()]
+        self.world["ads"] = ads.set_column(1, "category", pa.array(categories))
         self.folder = folder
         for name in self.world:
             (folder / "input" / name).mkdir(parents=True)
@@ -51,7 +54,8 @@ class Growing:
             self._write(day)
         self.case = Case(folder / "input", folder / "out")
         self.case.schema["splits"] = DAYS | {"test": ["2026-01-04", "2026-01-31"]}
-        self.case.schema["vocabularies"] = {"item_id": {"min_count": 8}}
+        # users are admitted on the validation day or later, events' items of the fifth day on that day
+        self.case.schema["vocabularies"] = {"item_id": {"min_count": 8}, "user_id": {"min_count": 10}}
         self.data = self.case.ingest().folder
 
     def append(self) -> None:
@@ -185,6 +189,8 @@ def test_ck06_a_killed_run_goes_on_as_it_was_though_the_data_set_has_grown(tmp_p
     shutil.rmtree(max((tmp_path / "killed" / "checkpoints").iterdir()))
     tested = tiny(world.data, splits=ALL, max_steps=2, checkpoint_every=1)
     train(tested, tmp_path / "tested")
+    read = TrainedModel.load(whole)
+    assert read.inputs.table_rows("user_id") > Dataset.open(world.data).inputs.table_rows("user_id")
     world.append()
     notes: list[str] = []
     done = train(

@@ -78,7 +78,7 @@ def write_day(log: Log, day: int, random: np.random.Generator, part: str = "") -
         part,
     )
     m = 0 if day == 9 else 60
-    ts = start + random.integers(0, DAY // 2, m)
+    ts = start + random.integers(0, 6, m) * 7_200_000  # many at one moment
     ts -= np.where(random.random(m) < 0.2, DAY * (day > 0), 0)  # known a day late
     log.write(
         "events",

@@ -11,7 +11,7 @@ import pytest
 from opengem.data import Dataset
 from opengem.data.encoder import FIRST_ROW
 from tests.data.ingestion.test_append import growing_schema, write_day
-from tests.data.logs import DAY, T0, Log
+from tests.data.logs import DAY, T0, Log, rows
 
 DAYS = 9
 
@@ -62,13 +62,13 @@ def _decoded(data: Dataset) -> list[Any]:
     found: list[Any] = []
     for feature in data.inputs.features:
         if feature.kind == "id":
-            found.append(words[feature.table][batch.ids[feature.name]].tolist())
+            found.append(words[feature.table][batch.ids[feature.name].numpy()].tolist())
         elif feature.kind == "ids":
             bag = batch.bags[feature.name]
-            found.append((words[feature.table][bag.values].tolist(), bag.offsets.tolist()))
+            found.append((words[feature.table][bag.values.numpy()].tolist(), bag.offsets.tolist()))
     for stream in data.inputs.streams:
         history = batch.history[stream.name]
-        ids = [words[a.table][history.ids[a.name]] for a in stream.attributes if a.kind == "id"]
+        ids = [words[a.table][history.ids[a.name].numpy()] for a in stream.attributes if a.kind == "id"]
         events = list(zip(history.times.tolist(), *ids, strict=True))
         offsets = history.offsets.tolist()
         found += [sorted(events[a:b]) for a, b in itertools.pairwise(offsets)]
@@ -106,6 +106,34 @@ def test_what_follows_a_split_is_not_known_to_it(log):
     everything = grown.grown(("validation", "test")).encoder.vocabularies
     for name, ids in known.encoder.vocabularies.items():  # and it keeps its rows when more is known
         assert everything[name].ids[: len(ids)].equals(ids.ids)
+
+
+def test_ids_that_were_written_long_before_they_are_read(tmp_path):
+    """Ads and users are described on the first day; nothing reads them before the last."""
+    log = Log(tmp_path)
+    log.schema["features"]["tags"] = {"owner": "ad", "kind": "ids"}
+    log.schema["streams"]["acts"]["attributes"] = ["item", "category"]
+    log.schema["splits"] = {"train": ["2026-01-01", "2026-01-01"], "test": ["2026-01-02", "2026-01-31"]}
+    log.schema["vocabularies"] = {n: {"min_count": 2} for n in ("category", "tags", "country")}
+    described = [{"ad": k, "category": f"c{k}", "tags": ["all", f"t{k}", None]} for k in range(1, 6)]
+    log.write("ads", rows("ads", *described))
+    log.write("users", rows("users", *({"user": k, "country": f"land {k}"} for k in (1, 2, 3))))
+    log.impressions({"ts": T0}, {"ts": T0, "user": 9}, {"ts": T0 + DAY})
+    log.events({"item": 1, "ts": T0})
+    first = log.ingest("grown")
+    assert first.manifest["codes"] == {"user": 4, "country": 5, "item": 3, "category": 7, "tags": 8}
+    shown = [{"user": 2, "ad": 2}, {"user": 2, "ad": 3}, {"user": 3, "ad": 4}]
+    log.impressions(*({"ts": T0 + 2 * DAY + k, **s} for k, s in enumerate(shown)), part="later")
+    log.events({"item": 3, "ts": T0 + 2 * DAY}, {"item": 5, "ts": T0 + 2 * DAY}, part="later")
+    assert len(log.ingest("grown").manifest["segments"]) == 2
+    grown = Dataset.open(first.folder).grown(("test",))
+    known = {name: ids.ids.to_pylist() for name, ids in grown.encoder.vocabularies.items()}
+    assert known["country"] == ["land 1", "land 2"]  # 3 was read once
+    assert known["category"] == ["c1", "c3"]  # c3 by an example and an event, c2, c4 and c5 by one of them
+    assert known["tags"] == ["all", "t1"]
+    batch = grown.read(np.arange(grown.num_requests), 9)
+    assert batch.bags["tags"].values.tolist() == [2, 3, 2, 3, 2, 3, 2, 1, 2, 1, 2, 1]
+    assert _decoded(grown) == _decoded(Dataset.open(log.ingest("whole").folder).grown(("test",)))
 
 
 def test_the_manifest_counts_codes_and_the_window_has_the_first(log):
