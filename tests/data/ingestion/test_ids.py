@@ -1,6 +1,7 @@
 """Vocabularies that grow: what a later day knows, against one ingest whose training window reaches to that day."""
 
 import itertools
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from opengem.data import Dataset
 from opengem.data.encoder import FIRST_ROW
-from tests.data.ingestion.test_append import growing_schema, write_day
+from tests.data.ingestion.test_append import assert_same, growing_schema, write_day
 from tests.data.logs import DAY, T0, Log, rows
 
 DAYS = 9
@@ -143,3 +144,26 @@ def test_the_manifest_counts_codes_and_the_window_has_the_first(log):
         assert all(path.exists() for path in written)
         assert data.inputs.table_rows(name) == len(data.encoder.vocabularies[name]) + FIRST_ROW <= codes
     assert data.manifest["admission"]["item"] == {"min_count": 9, "limit": 0}
+
+
+def test_a_worker_process_reads_with_the_same_vocabularies(log):
+    grown = Dataset.open(log.folder / "grown").grown(("test",))
+    sent = pickle.loads(pickle.dumps(grown))
+    assert sent.inputs == grown.inputs
+    assert_same(*(data.read(np.arange(data.num_requests), 30) for data in (sent, grown)))
+
+
+def test_splits_by_column_know_what_was_read_on_days_before_the_next_example(tmp_path):
+    log = Log(tmp_path)
+    log.schema["splits"] = {"column": "part", "train": ["a"], "validation": ["b"], "test": ["c"]}
+    parts = [("a", 0, 1), ("a", 1, 2), ("b", 1, 3), ("b", 3, 4), ("c", 4, 5), ("c", 5, 6)]
+    log.impressions(*({"part": part, "ts": T0 + day * DAY, "ad": ad} for part, day, ad in parts))
+    data = Dataset.open(log.ingest().folder)
+
+    def ads(*splits: str) -> list[str]:
+        return data.grown(splits).encoder.vocabularies["item"].ids.to_pylist()
+
+    assert ads("train") == ["1", "2"]
+    assert ads("train", "validation") == ["1", "2", "3", "4"]
+    assert ads("test") == ["1", "2", "3", "4", "5", "6"]
+    assert [data.split(s) for s in ("train", "validation", "test")] == [range(2), range(2, 4), range(4, 6)]

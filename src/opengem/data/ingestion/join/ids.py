@@ -23,7 +23,7 @@ def count_ids(con: Any, schema: Schema, plan: Plan, train_end: int) -> tuple[str
 
     An id is read once by each example that holds it, on the day of the request, and once by each event, on the day from
     which it is known. All of the training window counts as one day, `WINDOW`: its examples, and the events known before
-    its end. Other examples from before that end count for nothing, and so do rows of users and ads that nothing reads.
+    its end. Examples from before a window of time count for nothing, nor do rows of users and ads that nothing reads.
 
     Args:
         con: Connection of the work database, with `examples`, `requests`, `users`, `ads` and `s_STREAM`.
@@ -34,10 +34,11 @@ def count_ids(con: Any, schema: Schema, plan: Plan, train_end: int) -> tuple[str
     Returns:
         The embedding tables, in the order in which the schema names them.
     """
+    late = "TRUE" if schema.splits.column else f"request_time >= {train_end}"
     con.execute(
         "CREATE VIEW read AS SELECT e.*, r.user_row, "
         f"CASE WHEN {training(schema).replace('rank', 'e.rank')} THEN {WINDOW} "
-        f"WHEN request_time >= {train_end} THEN {_day('request_time')} ELSE {_UNREAD} END AS day "
+        f"WHEN {late} THEN {_day('request_time')} ELSE {_UNREAD} END AS day "
         "FROM examples e JOIN requests r ON r.request = e.request"
     )
     tables = _readings(schema, plan, train_end)
