@@ -17,6 +17,7 @@ from opengem.data.ingestion.folder import segment_name
 from opengem.data.ingestion.join.examples import Examples, training
 from opengem.data.ingestion.read.plan import Plan
 from opengem.data.ingestion.work_database import one_row
+from opengem.data.manifest import FORMAT
 from opengem.data.segments import BASE
 from opengem.schema.inputs import (
     AttributeInput,
@@ -26,9 +27,8 @@ from opengem.schema.inputs import (
     TableInput,
     TaskInput,
 )
-from opengem.schema.words import Schema
+from opengem.schema.words import Schema, Vocabulary
 
-FORMAT = 2
 _NOT_DATA = ("manifest.json", "schema.toml", "quarantine.parquet")
 
 
@@ -46,6 +46,7 @@ class Facts:
     early: dict[str, int] = field(default_factory=dict)
     labels: dict[str, dict[str, int]] = field(default_factory=dict)
     vocabularies: dict[str, dict[str, int]] = field(default_factory=dict)
+    codes: dict[str, int] = field(default_factory=dict)
     history_lengths: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     storage: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -192,6 +193,10 @@ def write_manifest(
         "inputs": facts.spec.to_dict(),
         **_record(facts),
         "vocabularies": facts.vocabularies,
+        "codes": facts.codes,
+        "admission": {
+            name: dataclasses.asdict(schema.vocabularies.get(name, Vocabulary())) for name in facts.codes
+        },
         "segments": [segment],
         "files": files,
         "sources": sources,
@@ -223,6 +228,7 @@ def append_to_manifest(
         "data_fingerprint": hashlib.sha256(content.encode()).hexdigest(),
         "segments": [*old["segments"], {"folder": folder, "buckets": facts.buckets} | _counted(facts)],
         "inputs": dataclasses.replace(facts.spec, tasks=tasks).to_dict(),
+        "codes": facts.codes,
         "files": old["files"] | files,
         "sources": sources,
     }

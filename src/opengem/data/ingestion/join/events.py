@@ -137,4 +137,5 @@ def _ready(stream: Stream, plan: Plan) -> str:
         else:
             columns.append(f"NULL::{'VARCHAR' if attribute.kind == 'id' else 'DOUBLE'}")
     join = f' LEFT JOIN ads a ON a.key = o."a_{stream.name}.{item}"' if from_ads else ""
-    return f'SELECT o."user", o."time", o."time", o.pos::INTEGER, FALSE, {", ".join(columns)} FROM "r_{stream.name}" o{join}'
+    keys = 'o."user", o."time", o."time", o.pos::INTEGER, FALSE'
+    return f'SELECT {keys}, {", ".join(columns)} FROM "r_{stream.name}" o{join}'

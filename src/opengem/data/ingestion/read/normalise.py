@@ -64,7 +64,8 @@ def normalise(
         findings: Counts that are added to.
 
     Returns:
-        Columns by name, each reading once; int array `(n,)`, 0 where the row is good, else 1 + the index of the reason; the reasons.
+        Columns by name, each reading once; int array `(n,)`, 0 where the row is good, else 1 + the index of the reason;
+        the reasons.
 
     Raises:
         DataError: A column's type cannot hold what the schema says.
