@@ -4,11 +4,15 @@ from torch import Tensor
 
 from opengem.errors import ConfigError, nearest
 from opengem.ops.backend import Backend, call
-from opengem.ops.gdpa import padded, reference
+from opengem.ops.gdpa import native, padded, reference
 from opengem.ops.gdpa.activations import ACTIVATIONS
 from opengem.ops.jagged_layout import check_offsets
 
-BACKENDS = (Backend("padded", padded.gdpa), Backend("reference", reference.gdpa))
+BACKENDS = (
+    Backend("native", native.gdpa, native.obstacle, native.suits),
+    Backend("padded", padded.gdpa),
+    Backend("reference", reference.gdpa),
+)
 """Backends in order of preference; the last one is the meaning."""
 
 
@@ -47,7 +51,7 @@ def gdpa(
         alpha: Scale of the scores, above 0; a published variant uses 1 / longest row.
         max_q: Longest row of queries, if known (saves reading it from the device); no row may be longer.
         max_k: Longest row of keys, likewise.
-        backend: `auto`, `padded` or `reference`.
+        backend: `auto`, `native` (CPU, float32, compiled), `padded` or `reference`.
 
     Returns:
         As `q`; for seeds `(B, N, H, K)`.
