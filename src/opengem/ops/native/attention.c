@@ -33,6 +33,7 @@
 #endif
 #define TQ 64
 #define TK 64
+#define EDGE 16 /* keys of a tile at the edge of a window */
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float vf __attribute__((vector_size(VL * 4), may_alias));
@@ -141,12 +142,56 @@ INLINE void transpose(vf *r) {
     }
 }
 
-/* Turn pairs by angles; `way` -1 turns back. */
-INLINE vf turn(vf x, vf rotation, float way) {
+/* Turn pairs by the angles at `rotation`; `way` -1 turns back. */
+INLINE vf turn(vf x, const float *rotation, const int way) {
+#if VL == 16
+    __m512 r = _mm512_loadu_ps(rotation), cos = _mm512_moveldup_ps(r), sin = _mm512_movehdup_ps(r);
+    __m512 swapped = _mm512_mul_ps(_mm512_permute_ps((__m512)x, 0xb1), sin);
+    return (vf)(way > 0 ? _mm512_fmaddsub_ps((__m512)x, cos, swapped) : _mm512_fmsubadd_ps((__m512)x, cos, swapped));
+#else
     vi even, odd, swap;
-    vf sign;
+    vf sign, r = load(rotation);
     for (int i = 0; i < VL; i++) even[i] = i & ~1, odd[i] = i | 1, swap[i] = i ^ 1, sign[i] = i & 1 ? way : -way;
-    return x * __builtin_shuffle(rotation, even) + __builtin_shuffle(x, swap) * (__builtin_shuffle(rotation, odd) * sign);
+    return x * __builtin_shuffle(r, even) + __builtin_shuffle(x, swap) * (__builtin_shuffle(r, odd) * sign);
+#endif
+}
+
+/* ---- a thread's share ------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t q0, n, o0; /* queries and their answers */
+} Unit;
+
+typedef struct {
+    int64_t k0, n, first, last; /* keys, and units that read them */
+    double cost;
+} Task;
+
+/* Rows that will be wanted soon. */
+typedef struct {
+    const float *at;
+    int64_t row, rows;
+} Strip;
+
+/* Memory of one thread, kept between calls. */
+typedef struct {
+    float S[TK * TQ], dS[TK * TQ], Q[TQ * 128], QT[TQ * 128], G[TQ * 128], GT[TQ * 128], OT[TQ * 128];
+    float max[TQ], sum[TQ], lse[TQ], D[TQ];
+    float *keys; /* keys, values and their gradients */
+    int64_t held;
+    Strip strips[8];
+    int count, rate; /* strips; rows to ask for at a time */
+} Workspace;
+
+/* Ask for a few more of the rows that come next. Heads of a row lie apart from those of the next one, which hardware
+ * does not foresee; asked for between products, a few lines at a time, they arrive while the processor computes. */
+INLINE void fetch(Workspace *w, const int K) {
+    for (int s = 0; s < w->count; s++) {
+        Strip *strip = w->strips + s;
+        for (int i = 0; i < w->rate && strip->rows > 0; i++, strip->rows--, strip->at += strip->row)
+#pragma GCC unroll 8
+            for (int c = 0; c < K; c += 16) __builtin_prefetch(strip->at + c, 0, 2);
+    }
 }
 
 /* ---- products --------------------------------------------------------------------------------------------- */
@@ -180,12 +225,14 @@ INLINE void tile(const int M, const int N, const float *a, int64_t sm, int64_t s
 }
 
 /* As `tile` for any number of vectors and M a multiple of 8. */
-INLINE void product(int64_t M, int N, const float *a, int64_t sm, int64_t sr, const float *b, int64_t ldb, float *c,
+INLINE void product(Workspace *w, const int K, int64_t M, int N, const float *a, int64_t sm, int64_t sr, const float *b, int64_t ldb, float *c,
                     int64_t ldc, int64_t R, const int mode, const float *init) {
     for (int n = 0; n < N; n += NMAX, b += NMAX * VL, c += NMAX * VL, init += mode == FROM ? NMAX * VL : 0) {
 #define ROWS(m_step, n_vectors)                                                                   \
-    for (int64_t m = 0; m < M; m += m_step)                                                       \
-        tile(m_step, n_vectors, a + m * sm, sm, sr, b, ldb, c + m * ldc, ldc, R, mode, init);
+    for (int64_t m = 0; m < M; m += m_step) {                                                     \
+        fetch(w, K);                                                                              \
+        tile(m_step, n_vectors, a + m * sm, sm, sr, b, ldb, c + m * ldc, ldc, R, mode, init);     \
+    }
         switch (N - n) {
         case 1: ROWS(8, 1) break;
 #if NMAX == 2
@@ -206,10 +253,30 @@ INLINE void product(int64_t M, int N, const float *a, int64_t sm, int64_t sr, co
 INLINE void pack(float *to, const float *from, int64_t row, int64_t rows, const int K, const float *rotation) {
     for (int64_t i = 0; i < rows; i++)
         for (int c = 0; c < K; c += VL) {
+            if (rows > 512 && c % 16 == 0) __builtin_prefetch(from + (i + 16) * row + c, 0, 3);
             vf x = load(from + i * row + c);
-            store(to + i * K + c, rotation ? turn(x, load(rotation + i * K + c), 1) : x);
+            store(to + i * K + c, rotation ? turn(x, rotation + i * K + c, 1) : x);
         }
     memset(to + rows * K, 0, (size_t)(((rows + 7) & ~7) - rows) * K * sizeof(float));
+}
+
+/* VL rows, from column c on, as columns. */
+INLINE void columns_of(float *to, float *flat, const float *from, int64_t row, const int rows, const int K,
+                       const float *rotation, float scale) {
+    vf x[VL];
+#pragma GCC unroll 16
+    for (int j = 0; j < VL; j++) {
+        x[j] = all(0);
+        if (j < rows) {
+            x[j] = load(from + j * row);
+            if (rotation) x[j] = turn(x[j], rotation + j * K, 1);
+        }
+        if (flat) store(flat + j * K, x[j]);
+        x[j] *= scale;
+    }
+    transpose(x);
+#pragma GCC unroll 16
+    for (int j = 0; j < VL; j++) store(to + j * TQ, x[j]);
 }
 
 /* Copy a tile of rows into columns, `to[c * TQ + i]`, times `scale`; and, if `flat`, side by side. Zeros behind. */
@@ -217,20 +284,11 @@ INLINE void pack_columns(float *to, float *flat, const float *from, int64_t row,
                          const float *rotation, float scale) {
     for (int i = 0; i < rows; i += VL)
         for (int c = 0; c < K; c += VL) {
-            vf x[VL];
-#pragma GCC unroll 16
-            for (int j = 0; j < VL; j++) {
-                x[j] = all(0);
-                if (i + j < rows) {
-                    x[j] = load(from + (i + j) * row + c);
-                    if (rotation) x[j] = turn(x[j], load(rotation + (i + j) * K + c), 1);
-                }
-                if (flat) store(flat + (i + j) * K + c, x[j]);
-                x[j] *= scale;
-            }
-            transpose(x);
-#pragma GCC unroll 16
-            for (int j = 0; j < VL; j++) store(to + (c + j) * TQ + i, x[j]);
+            float *t = to + c * TQ + i, *f = flat ? flat + i * K + c : NULL;
+            const float *x = from + i * row + c, *r = rotation ? rotation + i * K + c : NULL;
+            if (i + VL > rows) columns_of(t, f, x, row, rows - i, K, r, scale);
+            else if (r) columns_of(t, f, x, row, VL, K, r, scale);
+            else columns_of(t, f, x, row, VL, K, NULL, scale);
         }
 }
 
@@ -247,7 +305,7 @@ INLINE void unpack_columns(float *to, int64_t row, const float *from, int rows, 
             for (int j = 0; j < VL; j++)
                 if (i + j < rows)
                     store(to + (i + j) * row + c,
-                          rotation ? turn(x[j], load(rotation + (i + j) * K + c), -1) : x[j]);
+                          rotation ? turn(x[j], rotation + (i + j) * K + c, -1) : x[j]);
         }
 }
 
@@ -256,7 +314,7 @@ INLINE void unpack(float *to, int64_t row, const float *from, int64_t rows, cons
     for (int64_t i = 0; i < rows; i++)
         for (int c = 0; c < K; c += VL) {
             vf x = load(from + i * K + c) * scale;
-            store(to + i * row + c, rotation ? turn(x, load(rotation + i * K + c), -1) : x);
+            store(to + i * row + c, rotation ? turn(x, rotation + i * K + c, -1) : x);
         }
 }
 
@@ -272,31 +330,60 @@ INLINE vi sees(int64_t i, int64_t j, int64_t back, int64_t ahead) {
     return (vi)(lane >= first) & (vi)(lane <= last);
 }
 
-/* One key tile of the online softmax: S becomes weights; `max`, `sum` and the answers so far are brought along. */
-INLINE void softmax_tile(float *S, int keys, int N, int64_t i0, int64_t j0, int64_t back, int64_t ahead,
-                         const int masked, float *max, float *sum, float *O, const int K, int first) {
-    for (int n = 0; n < N; n++) {
-        vf old = load(max + n * VL), top = old;
-        for (int j = 0; j < keys; j++) {
+/* Step of the online softmax for N vectors of queries and one tile of keys: S becomes weights; the largest score, the
+ * sum and the answers so far are brought along. The N chains of the two loops run side by side. */
+INLINE void softmax_vectors(const int N, float *S, int keys, int64_t i0, int64_t j0, int64_t back, int64_t ahead,
+                            const int masked, float *max, float *sum, float *O, const int K, int first) {
+    vf top[4], total[4], shrink[4];
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n++) top[n] = load(max + n * VL);
+    for (int j = 0; j < keys; j++)
+#pragma GCC unroll 4
+        for (int n = 0; n < N; n++) {
             vf s = load(S + j * TQ + n * VL);
             if (masked) {
                 s = pick(sees(i0 + n * VL, j0 + j, back, ahead), s, all(MASKED));
                 store(S + j * TQ + n * VL, s);
             }
-            top = at_least(top, s);
+            top[n] = at_least(top[n], s);
         }
-        vf shrink = exp2v(old - top), total = load(sum + n * VL) * shrink;
-        for (int j = 0; j < keys; j++) {
-            vf p = exp2v(load(S + j * TQ + n * VL) - top);
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n++) {
+        shrink[n] = exp2v(load(max + n * VL) - top[n]);
+        total[n] = load(sum + n * VL) * shrink[n];
+        store(max + n * VL, top[n]);
+    }
+    for (int j = 0; j < keys; j++)
+#pragma GCC unroll 4
+        for (int n = 0; n < N; n++) {
+            vf p = exp2v(load(S + j * TQ + n * VL) - top[n]);
             if (masked) p = pick(sees(i0 + n * VL, j0 + j, back, ahead), p, all(0));
             store(S + j * TQ + n * VL, p);
-            total += p;
+            total[n] += p;
         }
-        store(max + n * VL, top);
-        store(sum + n * VL, total);
-        if (!first)
-            for (int c = 0; c < K; c++) store(O + c * TQ + n * VL, load(O + c * TQ + n * VL) * shrink);
-    }
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n++) store(sum + n * VL, total[n]);
+    if (!first)
+        for (int c = 0; c < K; c++)
+#pragma GCC unroll 4
+            for (int n = 0; n < N; n++) store(O + c * TQ + n * VL, load(O + c * TQ + n * VL) * shrink[n]);
+}
+
+INLINE void softmax_tile(float *S, int keys, int N, int64_t i0, int64_t j0, int64_t back, int64_t ahead,
+                         const int masked, float *max, float *sum, float *O, const int K, int first) {
+    for (; N > 0; N -= NMAX, S += NMAX * VL, max += NMAX * VL, sum += NMAX * VL, O += NMAX * VL, i0 += NMAX * VL)
+#define VECTORS(n) softmax_vectors(n, S, keys, i0, j0, back, ahead, masked, max, sum, O, K, first)
+        switch (N) {
+        case 1: VECTORS(1); break;
+#if NMAX == 2
+        default: VECTORS(2); break;
+#else
+        case 2: VECTORS(2); break;
+        case 3: VECTORS(3); break;
+        default: VECTORS(4); break;
+#endif
+        }
+#undef VECTORS
 }
 
 /* Value and slope of an activation. */
@@ -371,23 +458,6 @@ static void activation_tile(int kind, float *S, float *dS, int keys, int N) {
 
 /* ---- one task of one head --------------------------------------------------------------------------------- */
 
-typedef struct {
-    int64_t q0, n, o0; /* queries and their answers */
-} Unit;
-
-typedef struct {
-    int64_t k0, n, first, last; /* keys, and units that read them */
-    double cost;
-} Task;
-
-/* Memory of one thread, kept between calls. */
-typedef struct {
-    float S[TK * TQ], dS[TK * TQ], Q[TQ * 128], QT[TQ * 128], G[TQ * 128], GT[TQ * 128], OT[TQ * 128];
-    float max[TQ], sum[TQ], lse[TQ], D[TQ];
-    float *keys; /* keys, values and their gradients */
-    int64_t held;
-} Workspace;
-
 static __thread Workspace *workspace;
 
 static int reserve(int64_t floats) {
@@ -409,35 +479,89 @@ INLINE void visible(const Problem *p, int64_t i0, int rows, int64_t keys, int64_
     *hi = i0 + rows - 1 < keys - p->ahead ? i0 + rows + p->ahead : keys;
 }
 
-INLINE int64_t tile_queries(const Problem *p) { return p->back + p->ahead < 4 * TQ ? TQ / 2 : TQ; }
+/* Note what comes after the queries i0 to i0 + rows of unit u: the next queries, and a share of the next task's keys. */
+INLINE void foresee(Workspace *w, const Problem *p, const Unit *units, const Task *task, int64_t u, int64_t i0, int rows,
+                    int64_t h, const Task *next, int64_t next_h, const int back) {
+    int64_t n = units[u].n, q0 = units[u].q0 + i0 + rows, o0 = units[u].o0 + i0 + rows, queries = n - i0 - rows;
+    int last = u + 1 == task->last, count = 0;
+#define STRIP(base, stride, count_) w->strips[count++] = (Strip){base, stride, count_}
+    if (last && next) {
+        int64_t all = next->n < 512 ? next->n : 512, k0 = next->k0 + all * i0 / n, keys = all * (i0 + rows) / n - all * i0 / n;
+        STRIP(p->k + next_h * p->k_head + k0 * p->k_row, p->k_row, keys);
+        STRIP(p->v + next_h * p->v_head + k0 * p->v_row, p->v_row, keys);
+        if (back) STRIP(p->dk + next_h * p->dk_head + k0 * p->dk_row, p->dk_row, keys);
+        if (back) STRIP(p->dv + next_h * p->dv_head + k0 * p->dv_row, p->dv_row, keys);
+    }
+    if (queries <= 0) {
+        const Unit *after = !last ? units + u + 1 : next && next->first < next->last ? units + next->first : NULL;
+        if (last) h = next_h;
+        if (after) q0 = after->q0, o0 = after->o0, queries = after->n;
+    }
+    if (queries > TQ) queries = TQ;
+    int64_t row = p->heads * p->width, at = h * p->width + o0 * row;
+    STRIP(p->q + h * p->q_head + q0 * p->q_row, p->q_row, queries);
+    STRIP(p->out + at, row, queries);
+    if (back) STRIP(p->grad + at, row, queries);
+    if (back) STRIP(p->dq + h * p->dq_head + o0 * p->dq_row, p->dq_row, queries);
+    w->count = count, w->rate = n <= 64 ? 3 : n <= 160 ? 2 : 1;
+#undef STRIP
+}
 
-INLINE void forward(const Problem *p, const Task *task, const Unit *units, int64_t h, const int K) {
+/* A tile of keys, j0 to end, and the vectors of queries, v0 to v1, that see any of them. */
+typedef struct {
+    int64_t j0, end;
+    int v0, v1, masked;
+} Span;
+
+/* The tile that begins at j0. At the edges of a window, where a query sees one key and not the next, tiles are short
+ * and leave out the vectors that see nothing, so that little is computed for the mask to hide. */
+INLINE Span span(const Problem *p, int64_t i0, int rows, int64_t j0, int64_t hi) {
+    int64_t all_see = (i0 + rows - 1 - p->back + 7) & ~7, first_sees = (i0 + p->ahead + 1) & ~7;
+    Span s = {j0, j0 + TK, 0, (rows + VL - 1) / VL, j0 < all_see || j0 >= first_sees};
+    if (s.masked) s.end = j0 + EDGE;
+    if (j0 < all_see && all_see < s.end) s.end = all_see;
+    if (j0 < first_sees && first_sees < s.end) s.end = first_sees;
+    if (hi < s.end) s.end = hi;
+    if (s.masked) {
+        int64_t first = j0 - p->ahead - i0, last = s.end - 1 + p->back - i0;
+        if (first > 0) s.v0 = (int)(first / VL);
+        if (last / VL + 1 < s.v1) s.v1 = (int)(last / VL + 1);
+    }
+    return s;
+}
+
+INLINE void forward(const Problem *p, const Task *task, const Unit *units, int64_t h, const Task *next, int64_t next_h,
+                    const int K) {
     Workspace *w = workspace;
-    int64_t keys = task->n, padded = (keys + 7) & ~7, step = tile_queries(p);
+    int64_t keys = task->n, padded = (keys + 7) & ~7;
     float *k = w->keys, *v = k + padded * K;
     int softmax = !p->activation;
     const float *turn_k = p->rotation ? p->rotation + task->k0 * K : NULL;
     pack(k, p->k + h * p->k_head + task->k0 * p->k_row, p->k_row, keys, K, turn_k);
     pack(v, p->v + h * p->v_head + task->k0 * p->v_row, p->v_row, keys, K, turn_k);
     for (int64_t u = task->first; u < task->last; u++)
-        for (int64_t i0 = 0; i0 < units[u].n; i0 += step) {
+        for (int64_t i0 = 0; i0 < units[u].n; i0 += TQ) {
             int64_t q0 = units[u].q0 + i0, o0 = units[u].o0 + i0, lo, hi;
-            int rows = (int)(units[u].n - i0 < step ? units[u].n - i0 : step), N = (rows + VL - 1) / VL;
+            int rows = (int)(units[u].n - i0 < TQ ? units[u].n - i0 : TQ), N = (rows + VL - 1) / VL;
             pack_columns(w->QT, NULL, p->q + h * p->q_head + q0 * p->q_row, p->q_row, rows, K,
                          p->rotation ? p->rotation + q0 * K : NULL, (float)(p->scale * (softmax ? M_LOG2E : 1)));
+            foresee(w, p, units, task, u, i0, rows, h, next, next_h, 0);
             visible(p, i0, rows, keys, &lo, &hi);
             for (int n = 0; n < N; n++) store(w->max + n * VL, all(MASKED)), store(w->sum + n * VL, all(0));
-            if (lo >= hi) memset(w->OT, 0, sizeof(float) * TQ * K);
-            for (int64_t j0 = lo; j0 < hi; j0 += TK) {
-                int n = (int)(hi - j0 < TK ? hi - j0 : TK), first = j0 == lo;
-                product((n + 7) & ~7, N, k + j0 * K, K, 1, w->QT, TQ, w->S, TQ, K, FRESH, NULL);
-                int masked = j0 + n - 1 > i0 + p->ahead || j0 < i0 + rows - 1 - p->back;
-                if (!softmax) activation_tile(p->activation[h], w->S, NULL, n, N);
-                else if (masked)
-                    softmax_tile(w->S, n, N, i0, j0, p->back, p->ahead, 1, w->max, w->sum, w->OT, K, first);
-                else softmax_tile(w->S, n, N, i0, j0, 0, 0, 0, w->max, w->sum, w->OT, K, first);
-                if (first) product(K, N, v + j0 * K, 1, K, w->S, TQ, w->OT, TQ, n, FRESH, NULL);
-                else product(K, N, v + j0 * K, 1, K, w->S, TQ, w->OT, TQ, n, ADD, NULL);
+            int fresh = lo < hi && !span(p, i0, rows, lo, hi).masked; /* the first tile serves all queries */
+            if (!fresh) memset(w->OT, 0, sizeof(float) * TQ * K);
+            for (int64_t j0 = lo; j0 < hi; fresh = 0) {
+                Span t = span(p, i0, rows, j0, hi);
+                int n = (int)(t.end - j0), N = t.v1 - t.v0, at = t.v0 * VL;
+                float *S = w->S + at, *O = w->OT + at;
+                product(w, K, (n + 7) & ~7, N, k + j0 * K, K, 1, w->QT + at, TQ, S, TQ, K, FRESH, NULL);
+                if (!softmax) activation_tile(p->activation[h], S, NULL, n, N);
+                else if (t.masked)
+                    softmax_tile(S, n, N, i0 + at, j0, p->back, p->ahead, 1, w->max + at, w->sum + at, O, K, fresh);
+                else softmax_tile(S, n, N, 0, 0, 0, 0, 0, w->max + at, w->sum + at, O, K, fresh);
+                if (fresh) product(w, K, K, N, v + j0 * K, 1, K, S, TQ, O, TQ, n, FRESH, NULL);
+                else product(w, K, K, N, v + j0 * K, 1, K, S, TQ, O, TQ, n, ADD, NULL);
+                j0 = t.end;
             }
             if (softmax)
                 for (int n = 0; n < N; n++) {
@@ -483,9 +607,10 @@ INLINE void softmax_slope(float *S, float *dS, int keys, int N, int64_t i0, int6
         }
 }
 
-INLINE void backward(const Problem *p, const Task *task, const Unit *units, int64_t h, const int K) {
+INLINE void backward(const Problem *p, const Task *task, const Unit *units, int64_t h, const Task *next, int64_t next_h,
+                    const int K) {
     Workspace *w = workspace;
-    int64_t keys = task->n, padded = (keys + 7) & ~7, step = tile_queries(p), row = p->heads * K;
+    int64_t keys = task->n, padded = (keys + 7) & ~7, row = p->heads * K;
     float *k = w->keys, *v = k + padded * K, *dk = v + padded * K, *dv = dk + padded * K;
     int softmax = !p->activation;
     const float *turn_k = p->rotation ? p->rotation + task->k0 * K : NULL;
@@ -493,9 +618,9 @@ INLINE void backward(const Problem *p, const Task *task, const Unit *units, int6
     pack(v, p->v + h * p->v_head + task->k0 * p->v_row, p->v_row, keys, K, turn_k);
     memset(dk, 0, sizeof(float) * 2 * padded * K);
     for (int64_t u = task->first; u < task->last; u++)
-        for (int64_t i0 = 0; i0 < units[u].n; i0 += step) {
+        for (int64_t i0 = 0; i0 < units[u].n; i0 += TQ) {
             int64_t q0 = units[u].q0 + i0, o0 = units[u].o0 + i0, lo, hi;
-            int rows = (int)(units[u].n - i0 < step ? units[u].n - i0 : step), N = (rows + VL - 1) / VL;
+            int rows = (int)(units[u].n - i0 < TQ ? units[u].n - i0 : TQ), N = (rows + VL - 1) / VL;
             const float *turn_q = p->rotation ? p->rotation + q0 * K : NULL, *grad = p->grad + (o0 * p->heads + h) * K;
             pack_columns(w->QT, w->Q, p->q + h * p->q_head + q0 * p->q_row, p->q_row, rows, K, turn_q,
                          (float)(p->scale * (softmax ? M_LOG2E : 1)));
@@ -504,29 +629,34 @@ INLINE void backward(const Problem *p, const Task *task, const Unit *units, int6
                 row_products(w->D, grad, p->out + (o0 * p->heads + h) * K, row, rows, K);
                 for (int i = 0; i < N * VL; i++) w->lse[i] = i < rows ? -p->lse[h * p->total_q + o0 + i] : 0;
             }
+            foresee(w, p, units, task, u, i0, rows, h, next, next_h, 1);
             visible(p, i0, rows, keys, &lo, &hi);
-            if (lo >= hi) memset(w->OT, 0, sizeof(float) * TQ * K);
-            for (int64_t j0 = lo; j0 < hi; j0 += TK) {
-                int n = (int)(hi - j0 < TK ? hi - j0 : TK), first = j0 == lo;
-                int64_t n8 = (n + 7) & ~7, at = j0 * K;
+            int fresh = lo < hi && !span(p, i0, rows, lo, hi).masked;
+            if (!fresh) memset(w->OT, 0, sizeof(float) * TQ * K);
+            for (int64_t j0 = lo; j0 < hi; fresh = 0) {
+                Span t = span(p, i0, rows, j0, hi);
+                int n = (int)(t.end - j0), N = t.v1 - t.v0, at = t.v0 * VL, R = rows < t.v1 * VL ? rows - at : N * VL;
+                int64_t n8 = (n + 7) & ~7;
+                float *S = w->S + at, *dS = w->dS + at, *O = w->OT + at;
+                const float *kt = k + j0 * K, *vt = v + j0 * K;
                 if (softmax) {
-                    int masked = j0 + n - 1 > i0 + p->ahead || j0 < i0 + rows - 1 - p->back;
-                    product(n8, N, k + at, K, 1, w->QT, TQ, w->S, TQ, K, FROM, w->lse);
-                    product(n8, N, v + at, K, 1, w->GT, TQ, w->dS, TQ, K, FROM, w->D);
-                    if (masked) softmax_slope(w->S, w->dS, n, N, i0, j0, p->back, p->ahead, 1);
-                    else softmax_slope(w->S, w->dS, n, N, 0, 0, 0, 0, 0);
+                    product(w, K, n8, N, kt, K, 1, w->QT + at, TQ, S, TQ, K, FROM, w->lse + at);
+                    product(w, K, n8, N, vt, K, 1, w->GT + at, TQ, dS, TQ, K, FROM, w->D + at);
+                    if (t.masked) softmax_slope(S, dS, n, N, i0 + at, j0, p->back, p->ahead, 1);
+                    else softmax_slope(S, dS, n, N, 0, 0, 0, 0, 0);
                 } else {
-                    product(n8, N, k + at, K, 1, w->QT, TQ, w->S, TQ, K, FRESH, NULL);
-                    product(n8, N, v + at, K, 1, w->GT, TQ, w->dS, TQ, K, FRESH, NULL);
-                    activation_tile(p->activation[h], w->S, w->dS, n, N);
+                    product(w, K, n8, N, kt, K, 1, w->QT + at, TQ, S, TQ, K, FRESH, NULL);
+                    product(w, K, n8, N, vt, K, 1, w->GT + at, TQ, dS, TQ, K, FRESH, NULL);
+                    activation_tile(p->activation[h], S, dS, n, N);
                 }
-                /* rows n to n8 are other queries' business: their weights must not count */
-                memset(w->S + n * TQ, 0, sizeof(float) * (n8 - n) * TQ);
-                memset(w->dS + n * TQ, 0, sizeof(float) * (n8 - n) * TQ);
-                product(n8, K / VL, w->S, TQ, 1, w->G, K, dv + at, K, rows, ADD, NULL);
-                product(n8, K / VL, w->dS, TQ, 1, w->Q, K, dk + at, K, rows, ADD, NULL);
-                if (first) product(K, N, k + at, 1, K, w->dS, TQ, w->OT, TQ, n, FRESH, NULL);
-                else product(K, N, k + at, 1, K, w->dS, TQ, w->OT, TQ, n, ADD, NULL);
+                /* rows n to n8 are other tiles' business: their weights must not count */
+                for (int64_t j = n; j < n8; j++)
+                    for (int i = 0; i < N; i++) store(S + j * TQ + i * VL, all(0)), store(dS + j * TQ + i * VL, all(0));
+                product(w, K, n8, K / VL, S, TQ, 1, w->G + at * K, K, dv + j0 * K, K, R, ADD, NULL);
+                product(w, K, n8, K / VL, dS, TQ, 1, w->Q + at * K, K, dk + j0 * K, K, R, ADD, NULL);
+                if (fresh) product(w, K, K, N, kt, 1, K, dS, TQ, O, TQ, n, FRESH, NULL);
+                else product(w, K, K, N, kt, 1, K, dS, TQ, O, TQ, n, ADD, NULL);
+                j0 = t.end;
             }
             unpack_columns(p->dq + h * p->dq_head + o0 * p->dq_row, p->dq_row, w->OT, rows, K, NULL, (float)p->scale,
                            turn_q);
@@ -535,12 +665,16 @@ INLINE void backward(const Problem *p, const Task *task, const Unit *units, int6
     unpack(p->dv + h * p->dv_head + task->k0 * p->dv_row, p->dv_row, dv, keys, K, 1, turn_k);
 }
 
-#define WIDTH(K)                                                                                             \
-    static void forward_##K(const Problem *p, const Task *t, const Unit *u, int64_t h) { forward(p, t, u, h, K); } \
-    static void backward_##K(const Problem *p, const Task *t, const Unit *u, int64_t h) { backward(p, t, u, h, K); }
-WIDTH(16) WIDTH(32) WIDTH(64) WIDTH(128)
+typedef void Step(const Problem *, const Task *, const Unit *, int64_t h, const Task *next, int64_t next_h);
 
-typedef void Step(const Problem *, const Task *, const Unit *, int64_t);
+#define WIDTH(K)                                                                                                   \
+    static void forward_##K(const Problem *p, const Task *t, const Unit *u, int64_t h, const Task *n, int64_t nh) { \
+        forward(p, t, u, h, n, nh, K);                                                                             \
+    }                                                                                                              \
+    static void backward_##K(const Problem *p, const Task *t, const Unit *u, int64_t h, const Task *n, int64_t nh) { \
+        backward(p, t, u, h, n, nh, K);                                                                            \
+    }
+WIDTH(16) WIDTH(32) WIDTH(64) WIDTH(128)
 
 static Step *step_for(int64_t width, int back) {
     switch (width) {
@@ -561,6 +695,7 @@ typedef struct {
     Unit *units;
     int64_t count, floats; /* tasks; workspace of a thread */
     double cost;
+    int threads;
     atomic_llong next;
     atomic_int failed;
 } Job;
@@ -627,8 +762,14 @@ static void work(Job *job) {
         job->failed = 1;
         return;
     }
-    for (long long i; !job->failed && (i = atomic_fetch_add(&job->next, 1)) < job->count * heads;)
-        job->step(job->problem, job->tasks + i / heads, job->units, i % heads);
+    /* all heads of a task at once where there are tasks enough: their rows lie side by side */
+    int64_t total = job->count * heads, grain = job->count >= 16 * job->threads ? heads : 1, i;
+    while (!job->failed && (i = atomic_fetch_add(&job->next, grain)) < total)
+        for (int64_t end = i + grain; i < end; i++) {
+            int64_t then = i + 1 < end ? i + 1 : i + 1 + (job->threads - 1) * grain; /* most likely */
+            job->step(job->problem, job->tasks + i / heads, job->units, i % heads,
+                      then < total ? job->tasks + then / heads : NULL, then % heads);
+        }
 }
 
 /* ---- threads ---------------------------------------------------------------------------------------------- */
@@ -706,6 +847,7 @@ int opengem_attention(const Problem *problem, int backward, int threads) {
         if (job.floats == 0) job.floats = 16;
         double flops = 4.0 * (double)problem->width * (double)problem->heads * job.cost;
         threads = flops < 1e6 ? 1 : threads > MOST_THREADS ? MOST_THREADS : threads;
+        job.threads = threads;
         if (threads > 1) qsort(job.tasks, (size_t)job.count, sizeof(Task), heavier);
         run(&job, threads);
     }
