@@ -190,7 +190,7 @@ INLINE void fetch(Workspace *w, const int K) {
         Strip *strip = w->strips + s;
         for (int i = 0; i < w->rate && strip->rows > 0; i++, strip->rows--, strip->at += strip->row)
 #pragma GCC unroll 8
-            for (int c = 0; c < K; c += 16) __builtin_prefetch(strip->at + c, 0, 2);
+            for (int c = 0; c < K; c += 16) __builtin_prefetch(strip->at + c, 0, 3);
     }
 }
 
