@@ -69,4 +69,6 @@ def block_attention(
     check_operands("block_attention", {"qkv": qkv_L3HK}, {"offsets": offsets, "rotation": rotation_LP2})
     check_offsets("block_attention", "offsets", offsets, L)
     scale = K**-0.5 if scale is None else scale
-    return call("block_attention", BACKENDS, backend, qkv_L3HK, offsets.long(), rotation_LP2, block, shift, scale)
+    return call(
+        "block_attention", BACKENDS, backend, qkv_L3HK, offsets.long(), rotation_LP2, block, shift, scale
+    )

@@ -49,8 +49,7 @@ def _block(qkv, offsets, rotation, block: int, shift: int, scale, out_val=None) 
 
 
 def _gdpa(q, k, v, q_offsets, k_offsets, request_of_row, kinds, alpha, out_val=None) -> int:
-    rows = out_val.shape[0] if q_offsets is None else q_offsets.shape[0] - 1
-    n = torch.full((rows,), q.shape[-3]) if q_offsets is None else q_offsets.diff()
     m = torch.full((k.shape[0],), k.shape[1]) if k_offsets is None else k_offsets.diff()
     m = m if request_of_row is None else m[request_of_row]
+    n = torch.full_like(m, q.shape[-3]) if q_offsets is None else q_offsets.diff()
     return 4 * q.shape[-2] * q.shape[-1] * int((n * m).sum())
