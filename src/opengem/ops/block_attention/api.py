@@ -5,11 +5,11 @@ from torch import Tensor
 from opengem.errors import ConfigError
 from opengem.ops.arguments import check_offsets, check_operands
 from opengem.ops.backend import Backend, call
-from opengem.ops.block_attention import fused, native, packed, reference
+from opengem.ops.block_attention import cpu, native, packed, reference
 
 BACKENDS = (
     Backend("native", native.block_attention, native.obstacle, native.suits),
-    Backend("fused", fused.block_attention, fused.obstacle),
+    Backend("cpu", cpu.block_attention, cpu.obstacle),
     Backend("packed", packed.block_attention),
     Backend("reference", reference.block_attention),
 )
@@ -41,7 +41,7 @@ def block_attention(
         shift: Events by which borders are moved towards the start of the row, 0 to block - 1. Half a block
             on every other layer lets information cross borders.
         scale: Factor on the scores; `None` for `K ** -0.5`.
-        backend: `auto`, `native` (CPU, float32, compiled), `fused` (CPU), `packed` or `reference`.
+        backend: `auto`, `native` (CPU, float32, compiled), `cpu` (torch alone), `packed` or `reference`.
 
     Returns:
         `(L, H, K)`.

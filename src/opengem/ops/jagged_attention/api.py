@@ -5,11 +5,11 @@ from torch import Tensor
 from opengem.errors import ConfigError
 from opengem.ops.arguments import check_offsets, check_operands
 from opengem.ops.backend import Backend, call
-from opengem.ops.jagged_attention import native, padded, reference, rows
+from opengem.ops.jagged_attention import cpu, native, padded, reference
 
 BACKENDS = (
     Backend("native", native.jagged_attention, native.obstacle, native.suits),
-    Backend("rows", rows.jagged_attention, rows.obstacle, rows.suits),
+    Backend("cpu", cpu.jagged_attention, cpu.obstacle, cpu.suits),
     Backend("padded", padded.jagged_attention),
     Backend("reference", reference.jagged_attention),
 )
@@ -47,7 +47,7 @@ def jagged_attention(
         max_q: Longest row of queries, if known; no row may be longer. Backends that pad need it under
             export or to avoid reading it from a device.
         max_k: Longest row of keys, likewise.
-        backend: `auto`, `native` (CPU, float32, compiled), `rows` (CPU, loop, long rows), `padded` or `reference`.
+        backend: `auto`, `native` (CPU, float32, compiled), `cpu` (torch alone), `padded` or `reference`.
 
     Returns:
         `(L, H, K)`.
