@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from opengem.ops.gdpa.activations import activate
+from opengem.ops.gdpa.activations import activate, activate_backward
 
 SCORES = 2**17
 """Scores of a tile: 0.5 MiB in float32."""
@@ -69,16 +69,26 @@ class _Tile(NamedTuple):
     m: int
 
     def queries(self, x_LHK: Tensor) -> Tensor:
-        """Return these rows of queries, `(count, H, n, K)`: a view."""
+        """Return these rows of queries, `(count * H, n, K)`: a view where `count` is 1."""
         return _heads_first(x_LHK[self.q0 : self.q0 + self.count * self.n], self.count)
 
     def keys(self, x_MHK: Tensor) -> Tensor:
-        """Return these rows of keys, `(count, H, m, K)`: a view."""
+        """Return these rows of keys, `(count * H, m, K)`: a view where `count` is 1."""
         return _heads_first(x_MHK[self.k0 : self.k0 + self.count * self.m], self.count)
+
+    def split(self, x: Tensor) -> Tensor:
+        """Return `(count * H, ., .)` as `(count, H, ., .)`."""
+        return x[None] if self.count == 1 else x.unflatten(0, (self.count, -1))
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Return `(count * H, n, K)` as rows `(count * n, H, K)`: the way back."""
+        return x.transpose(0, 1) if self.count == 1 else self.split(x).transpose(1, 2).flatten(0, 1)
 
 
 def _heads_first(x_LHK: Tensor, count: int) -> Tensor:
-    return x_LHK.unflatten(0, (count, -1)).transpose(1, 2)
+    if count == 1:
+        return x_LHK.transpose(0, 1)
+    return x_LHK.unflatten(0, (count, -1)).transpose(1, 2).flatten(0, 1)
 
 
 def _bounds(x: Tensor, offsets: Tensor | None) -> list[int]:
@@ -106,10 +116,8 @@ def _tiles(rows: list[tuple[int, int, int, int]], heads: int) -> list[_Tile]:
     return tiles
 
 
-def _product(a: Tensor, b: Tensor, alpha: float = 1.0) -> Tensor:
-    """Return `alpha a b` for `(count, H, ., .)` each."""
-    a, b = a.flatten(0, 1), b.flatten(0, 1)
-    return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=alpha)
+def _scores(t: _Tile, q: Tensor, k: Tensor, alpha: float) -> Tensor:
+    return t.split(torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=alpha))
 
 
 class _Loop(torch.autograd.Function):
@@ -117,11 +125,10 @@ class _Loop(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q, k, v, tiles, activation, alpha):
-        out = q.new_zeros(q.shape)
+        out = _space(q, {t.q0: t.count * t.n for t in tiles})
         for t in tiles:
-            scores = _product(t.queries(q), t.keys(k).mT, alpha).unflatten(0, (t.count, -1))
-            weights = activate(scores, activation, 1)
-            t.queries(out).copy_(_product(weights, t.keys(v)).unflatten(0, (t.count, -1)))
+            weights = activate(_scores(t, t.queries(q), t.keys(k), alpha), activation, 1)
+            out[t.q0 : t.q0 + t.count * t.n] = t.rows(torch.bmm(weights.flatten(0, 1), t.keys(v)))
         ctx.save_for_backward(q, k, v)
         ctx.settings = tiles, activation, alpha
         return out
@@ -131,16 +138,27 @@ class _Loop(torch.autograd.Function):
     def backward(ctx: Any, grad):
         q, k, v = ctx.saved_tensors
         tiles, activation, alpha = ctx.settings
-        dq, dk, dv = (x.new_zeros(x.shape) for x in (q, k, v))
+        dq = _space(q, {t.q0: t.count * t.n for t in tiles})
+        dk, dv = (_space(x, {t.k0: t.count * t.m for t in tiles}) for x in (k, v))
+        seen: set[int] = set()
         for t in tiles:
-            split = (t.count, -1)
             queries, keys, d_out = t.queries(q), t.keys(k), t.queries(grad)
-            with torch.enable_grad():
-                scores = _product(queries, keys.mT, alpha).unflatten(0, split).detach().requires_grad_()
-                weights = activate(scores, activation, 1)
-            d_weights = _product(d_out, t.keys(v).mT).unflatten(0, split)
-            (d_scores,) = torch.autograd.grad(weights, scores, d_weights)
-            t.keys(dv).add_(_product(weights.detach().mT, d_out).unflatten(0, split))
-            t.queries(dq).copy_(_product(d_scores, keys, alpha).unflatten(0, split))
-            t.keys(dk).add_(_product(d_scores.mT, queries, alpha).unflatten(0, split))
+            scores = _scores(t, queries, keys, alpha)
+            weights = activate(scores, activation, 1).flatten(0, 1)
+            d_weights = t.split(torch.bmm(d_out, t.keys(v).mT))
+            d_scores = activate_backward(d_weights, scores, activation, 1).flatten(0, 1)
+            dq[t.q0 : t.q0 + t.count * t.n] = t.rows(torch.bmm(d_scores, keys).mul_(alpha))
+            parts = torch.bmm(weights.mT, d_out), torch.bmm(d_scores.mT, queries).mul_(alpha)
+            for to, part in zip((dv, dk), parts, strict=True):
+                rows = to[t.k0 : t.k0 + t.count * t.m]
+                if t.k0 in seen:
+                    rows += t.rows(part)
+                else:
+                    rows.copy_(t.rows(part))
+            seen.add(t.k0)
         return dq, dk, dv, None, None, None
+
+
+def _space(like: Tensor, written: dict[int, int]) -> Tensor:
+    """Return memory for an answer: zeros unless all of its rows, `first -> count`, will be written."""
+    return like.new_empty(like.shape) if sum(written.values()) == like.shape[0] else like.new_zeros(like.shape)
