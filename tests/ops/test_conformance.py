@@ -11,6 +11,7 @@ from opengem.ops.block_attention import api as block_api
 from opengem.ops.gdpa import ACTIVATIONS
 from opengem.ops.gdpa import api as gdpa_api
 from opengem.ops.jagged_attention import api as jagged_api
+from opengem.ops.triton_target import INTERPRETED
 from tests.ops.rows import LENGTHS, offsets_of, rotation
 
 EXTREME = {**LENGTHS, "long": [300, 17, 0, 140], "many short": [1, 2, 0, 3] * 9}
@@ -31,7 +32,9 @@ class Case:
 
 
 def names(api):
-    return tuple(b.name for b in api.BACKENDS if b.name != "reference")
+    return tuple(
+        b.name for b in api.BACKENDS if b.name != "reference" and (b.name != "triton" or INTERPRETED)
+    )
 
 
 def rows_of(lengths, heads, width):
@@ -141,7 +144,13 @@ CASES = [
     gdpa_dense(),
     gdpa_pooled(),
 ]
-PAIRS = [(case, backend) for case in CASES for backend in case.backends]
+PAIRS = [
+    (case, backend)
+    for case in CASES
+    for backend in case.backends
+    if backend != "triton"
+    or "'block': 100" not in case.name  # the kernel keeps a block of at most 64 on the chip
+]
 
 
 def solve(case, tensors, lengths, backend):

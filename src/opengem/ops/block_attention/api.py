@@ -5,9 +5,10 @@ from torch import Tensor
 from opengem.errors import ConfigError
 from opengem.ops.arguments import check_offsets, check_operands
 from opengem.ops.backend import Backend, call
-from opengem.ops.block_attention import cpu, native, packed, reference
+from opengem.ops.block_attention import cpu, native, packed, reference, triton
 
 BACKENDS = (
+    Backend("triton", triton.block_attention, triton.obstacle, triton.suits),
     Backend("native", native.block_attention, native.obstacle, native.suits),
     Backend("cpu", cpu.block_attention, cpu.obstacle),
     Backend("packed", packed.block_attention),
@@ -41,7 +42,8 @@ def block_attention(
         shift: Events by which borders are moved towards the start of the row, 0 to block - 1. Half a block
             on every other layer lets information cross borders.
         scale: Factor on the scores; `None` for `K ** -0.5`.
-        backend: `auto`, `native` (CPU, float32, compiled), `cpu` (torch alone), `packed` or `reference`.
+        backend: `auto`, `triton` (CUDA, bfloat16 or float16), `native` (CPU, float32, compiled), `cpu` (torch alone),
+            `packed` or `reference`.
 
     Returns:
         `(L, H, K)`.

@@ -5,10 +5,11 @@ from torch import Tensor
 from opengem.errors import ConfigError, nearest
 from opengem.ops.arguments import check_index, check_offsets, check_operands
 from opengem.ops.backend import Backend, call
-from opengem.ops.gdpa import cpu, native, padded, reference
+from opengem.ops.gdpa import cpu, native, padded, reference, triton
 from opengem.ops.gdpa.activations import ACTIVATIONS
 
 BACKENDS = (
+    Backend("triton", triton.gdpa, triton.obstacle, triton.suits),
     Backend("native", native.gdpa, native.obstacle, native.suits),
     Backend("cpu", cpu.gdpa, cpu.obstacle, cpu.suits),
     Backend("padded", padded.gdpa),
@@ -52,7 +53,8 @@ def gdpa(
         alpha: Scale of the scores; a published variant uses 1 / longest row.
         max_q: Longest row of queries, if known (saves reading it from the device); no row may be longer.
         max_k: Longest row of keys, likewise.
-        backend: `auto`, `native` (CPU, float32, compiled), `cpu` (torch alone), `padded` or `reference`.
+        backend: `auto`, `triton` (CUDA, bfloat16 or float16), `native` (CPU, float32, compiled), `cpu` (torch alone),
+            `padded` or `reference`.
 
     Returns:
         As `q`; for seeds `(B, N, H, K)`.

@@ -5,9 +5,10 @@ from torch import Tensor
 from opengem.errors import ConfigError
 from opengem.ops.arguments import check_offsets, check_operands
 from opengem.ops.backend import Backend, call
-from opengem.ops.jagged_attention import cpu, native, padded, reference
+from opengem.ops.jagged_attention import cpu, native, padded, reference, triton
 
 BACKENDS = (
+    Backend("triton", triton.jagged_attention, triton.obstacle, triton.suits),
     Backend("native", native.jagged_attention, native.obstacle, native.suits),
     Backend("cpu", cpu.jagged_attention, cpu.obstacle, cpu.suits),
     Backend("padded", padded.jagged_attention),
@@ -47,7 +48,8 @@ def jagged_attention(
         max_q: Longest row of queries, if known; no row may be longer. Backends that pad need it under
             export or to avoid reading it from a device.
         max_k: Longest row of keys, likewise.
-        backend: `auto`, `native` (CPU, float32, compiled), `cpu` (torch alone), `padded` or `reference`.
+        backend: `auto`, `triton` (CUDA, bfloat16 or float16), `native` (CPU, float32, compiled), `cpu` (torch alone),
+            `padded` or `reference`.
 
     Returns:
         `(L, H, K)`.
