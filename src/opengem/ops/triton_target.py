@@ -56,12 +56,13 @@ def obstacle(*tensors: Tensor) -> str:
                 "all operands must have one device and dtype, got "
                 f"{[f'{x.device} {x.dtype}' for x in tensors]}"
             )
-        if x.numel() > _LARGEST:
-            return f"an operand may have at most {_LARGEST} elements, got {x.numel()}"
     if first.device.type != ("cpu" if INTERPRETED else "cuda"):
         return f"it runs on CUDA tensors (on CPU tensors under TRITON_INTERPRET=1), got {first.device.type}"
     if first.dtype not in _DTYPES:
         return f"it computes in {' or '.join(str(d) for d in _DTYPES)}, got {first.dtype}"
+    for x in tensors:  # not before the device is known: under export a comparison of sizes would bound them
+        if x.numel() > _LARGEST:
+            return f"an operand may have at most {_LARGEST} elements, got {x.numel()}"
     if first.shape[-1] not in _WIDTHS:
         return f"the width K of a head must be one of {_WIDTHS}, got {first.shape[-1]}"
     if not INTERPRETED and generation(first.device) not in (8, 9, 10):

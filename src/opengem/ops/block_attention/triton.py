@@ -1,5 +1,6 @@
 """Block attention on the device through Triton: one program a block and head, rotation fused forward and backward."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,7 +83,12 @@ def _places(offsets: Tensor, total: int, block: int, shift: int) -> Tiles:
 
 
 def _run(
-    kernel: str, pointers: list[Tensor | None], numbers: tuple, strides: list[int], rotated: bool, block: int
+    kernel: str,
+    pointers: Sequence[Tensor | None],
+    numbers: tuple,
+    strides: list[int],
+    rotated: bool,
+    block: int,
 ) -> None:
     from opengem.ops.block_attention import triton_kernels
 
