@@ -7,6 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tomli_w
 import torch
@@ -20,7 +23,7 @@ from opengem.training import trainer as trainer_module
 from opengem.training.inference import TrainedModel
 from opengem.training.run_folder import RunFolder
 from opengem.training.trainer import Trainer
-from tests.cases.inputs import DAYS, opengem
+from tests.cases.inputs import DAYS, Case, opengem
 from tests.cases.made import SMALL, equal, lines, own_copy, saved, tiny, world_data
 
 
@@ -236,17 +239,39 @@ def test_ck06_old_ids_keep_their_vectors_and_sums_whatever_their_rows(tmp_path_f
     assert "arch.tables.weights.@ad_id: 30 ids taken, 15 new, 0 gone" in trainer.notes
 
 
-def test_ck06_the_run_keeps_its_vocabularies_when_the_data_set_is_made_anew(tmp_path_factory, tmp_path):
-    own = own_copy(world_data(tmp_path_factory), tmp_path / "data")
-    run = train(tiny(own, max_steps=2), tmp_path / "run").folder
-    kept = Encoder.load(run / "encoder").vocabularies["ad_id"].ids
-    assert kept.equals(Encoder.load(own).vocabularies["ad_id"].ids)
-    shutil.rmtree(own)
-    own_copy(world_data(tmp_path_factory, seed=11), own)
-    assert not kept.equals(Encoder.load(own).vocabularies["ad_id"].ids)
-    # same shapes, other ids in the rows: scoring would give each ad the vector of another one
-    with pytest.raises(ConfigError, match="vocabulary of ad_id has other ids"):
-        TrainedModel.load(run).open_data()
+def relabelled(data: Path, to: Path) -> Path:
+    """Ingest the world of a data set again, ad k renamed 31 - k: equal counts, other ids in the rows."""
+    given = data.parent.parent / "input"
+    (to / "input").mkdir(parents=True)
+    for path in given.glob("*.parquet"):
+        table = pq.read_table(path)
+        for name in {"ad_id", "item_id"} & set(table.column_names):
+            ids = pa.array([31 - k for k in table[name].to_pylist()], table[name].type)
+            table = table.set_column(table.column_names.index(name), name, ids)
+        pq.write_table(table, to / "input" / path.name)
+    case = Case(to / "input", to / "out")
+    case.schema["splits"] = DAYS
+    return case.ingest().folder
+
+
+def test_ck06_a_model_reads_its_own_ids_whatever_their_rows_in_the_data_set(data, tmp_path):
+    run = train(tiny(data, max_steps=2), tmp_path / "run").folder
+    kept = Encoder.load(run / "encoder").vocabularies["ad_id"].ids.to_pylist()
+    other = relabelled(data, tmp_path / "other")
+    assert kept != Encoder.load(other).vocabularies["ad_id"].ids.to_pylist()
+    # same shapes, other ids in the rows: by rows each ad would get the vector of another one
+    read = TrainedModel.load(run).open_data(other)
+    batch, words = read.read(np.arange(read.num_requests), 9), [None, "?", *kept]
+    assert [words[k] for k in batch.ids["ad_id"].tolist()] == read.column("ad_key").tolist()
+    assert not torch.equal(
+        batch.ids["ad_id"], Dataset.open(other).read(np.arange(read.num_requests), 9).ids["ad_id"]
+    )
+
+
+def test_ck06_a_data_set_with_other_scales_is_refused(data, tmp_path, tmp_path_factory):
+    run = train(tiny(data, max_steps=1), tmp_path / "run").folder
+    with pytest.raises(ConfigError, match=r"must have the inputs.*numbers\.price was"):
+        TrainedModel.load(run).open_data(world_data(tmp_path_factory, seed=11))
 
 
 def test_ck06_rows_of_surfaces_go_by_their_names(data, tmp_path):

@@ -106,6 +106,11 @@ def test_json_is_one_object_on_standard_output(tmp_path):
     assert json.loads(made.stdout)["fresh"] is True
     made = _opengem("ingest", str(tmp_path / "world" / "schema.toml"), "--out", str(tmp_path / "d"))
     assert "nothing to do" in made.stdout
+    storage = json.loads((tmp_path / "d" / "manifest.json").read_text())["storage"]
+    store, rows, copied = (storage[f"bytes_{n}"] for n in ("store", "rows", "copied_estimate"))
+    event, example = storage["bytes_per_event"], storage["bytes_per_example"]
+    assert f"{event:,.1f} bytes an event, {example:,.1f} an example" in made.stdout
+    assert f"{(copied + rows) / (store + rows):,.1f} times smaller than with histories copied" in made.stdout
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):

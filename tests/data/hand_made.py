@@ -180,12 +180,13 @@ def write(folder: Path, rows_per_batch: int | None = None) -> Path:
         if p.is_file()
     }
     manifest = {
-        "format": 2,
+        "format": 3,
         "inputs": INPUTS.to_dict(),
         "segments": [{"folder": ".", "examples": sum(SIZES), "requests": REQUESTS, "buckets": 2}],
         "schema": {"name": "hand", "fingerprint": INPUTS.fingerprint},
         "source_fingerprint": "x",
         "splits": SPLITS,
+        "codes": {},
         "files": files,
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))

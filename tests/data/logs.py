@@ -99,13 +99,18 @@ class Stored:
     def column(self, name: str) -> list[Any]:
         return self.file("examples.arrow").column(name).to_pylist()
 
+    def rows(self, codes: list[int], table: str) -> list[int]:
+        """Return the rows of codes in the training window's vocabulary."""
+        return [k if k < len(self.vocabulary(table)) + 2 else 1 for k in codes]
+
     def vocabulary(self, table: str) -> dict[str, int]:
         read = pq.read_table(self.folder / "encoder" / "vocabulary" / f"{table}.parquet")
         return dict(zip(read["id"].to_pylist(), read["count"].to_pylist(), strict=True))
 
     def words(self, table: str) -> list[str | None]:
-        """Return what each row of an embedding table stands for."""
-        return [None, "?", *self.vocabulary(table)]
+        """Return what each code of an embedding table stands for to a model of the training window."""
+        known = [None, "?", *self.vocabulary(table)]
+        return [*known, *["?"] * (self.manifest["codes"][table] - len(known))]
 
     def histories(self, stream: str, *attributes: tuple[str, str]) -> list[list[tuple[Any, ...]]]:
         """Return for each request its events as tuples of (time or None, ids...); attributes as (name, table)."""

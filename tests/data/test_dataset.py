@@ -175,7 +175,7 @@ def test_a_split_that_cuts_a_request_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 1}, "must be of format 2"),
+        ({"format": 1}, "must be of format 3"),
         ({"inputs": {"tables": 3}}, "damaged"),
         ({"files": {"ads.arrow": {"bytes": 1}}}, "must have 1 bytes"),
         ({"files": {"gone.arrow": {"bytes": 1}}}, "no such file"),

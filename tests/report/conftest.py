@@ -200,6 +200,7 @@ def write_quickstart(folder, replicates=60):
             "storage": {
                 "bytes_store": 21_000_000,
                 "bytes_copied_estimate": 940_000_000,
+                "bytes_rows": 21_000_000,
                 "bytes_per_event": 16.9,
                 "bytes_per_example": 525.0,
             },

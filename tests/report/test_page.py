@@ -111,7 +111,7 @@ def test_the_numbers_are_those_of_the_files(finished, whole):
     assert "7 more rows of events were not read" in page.text["rejected"]
     assert "not accounted for" not in page.text["rejected"]
     assert "events organic1,200,000" in page.text["histories"]
-    assert "44.8 times smaller" in page.text["histories"]
+    assert "22.9 times smaller" in page.text["histories"]
     assert "90.0 s · 42%" in page.text["time"]
     assert "opengem quickstart --out runs/demo" in page.text["repeat"]
     assert "0123456789ab" in page.text["provenance"]

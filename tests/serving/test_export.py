@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from opengem.data import Dataset
+from opengem.data import Dataset, Encoder
 from opengem.errors import BackendUnavailable, CheckFailed, ConfigError, DataError
 from opengem.jagged import Batch
 from opengem.models.baselines import DCNv2Config, DINConfig, DLRMConfig, LogisticRegressionConfig
@@ -23,8 +23,7 @@ from tests.data import hand_made
 def data(tmp_path_factory):
     folder = hand_made.write(tmp_path_factory.mktemp("hand"))
     (folder / "schema.toml").write_text("# stands for the user's schema\n")
-    (folder / "encoder").mkdir()
-    (folder / "encoder" / "encoder.json").write_text("{}")
+    Encoder({}, {}).save(folder / "encoder")
     return Dataset.open(folder)
 
 

@@ -38,6 +38,7 @@ def command(
         opengem ingest schema.toml --root s3-mirror/ --out dataset --memory 8GB
     """
     from opengem.data import ingest
+    from opengem.data.storage import times_smaller
     from opengem.schema import load_schema
 
     console = Console(as_json, quiet)
@@ -59,6 +60,11 @@ def command(
         f"{counts['requests']:,} requests, events: "
         + ", ".join(f"{k} {v:,}" for k, v in counts["events"].items())
     ]
+    stored = result.manifest["storage"]
+    lines.append(
+        f"storage: {stored['bytes_per_event']:,.1f} bytes an event, {stored['bytes_per_example']:,.1f} an example "
+        f"beside its history; {times_smaller(stored):,.1f} times smaller than with histories copied into examples"
+    )
     if rows.get("deduplicated"):
         lines.append(f"dropped as exact duplicates: {rows['deduplicated']:,} rows")
     for reason, count in rows["quarantined"].items():

@@ -26,6 +26,10 @@ def rows_of_slices(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
 
 
+LONG_SLICE = 256
+"""Mean length in rows from which slices are copied one by one; shorter ones are gathered by row number."""
+
+
 class Column:
     """One column of a memory-mapped file: values, vectors or lists, in one or more record batches."""
 
@@ -70,6 +74,17 @@ class Column:
         for part, inside, local in self._by_chunk(rows):
             out[inside] = parts[part][local]
         return out
+
+    def copy_slices(
+        self, starts: np.ndarray, lengths: np.ndarray, out: np.ndarray, places: np.ndarray
+    ) -> None:
+        """Copy the values of slices to their places in `out`, one slice at a time; see `ArrowFile.copy_slices`."""
+        parts = list(zip(self._first_rows.tolist(), self._parts, strict=True))
+        for start, length, place in zip(starts.tolist(), lengths.tolist(), places.tolist(), strict=True):
+            for first, part in parts:
+                begin, end = max(start, first), min(start + length, first + len(part))
+                if begin < end:
+                    out[place + begin - start : place + end - start] = part[begin - first : end - first]
 
     def gather_lists(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the lists at `rows` as flat values and lengths `(n,)` int64; a null list is empty."""
@@ -205,3 +220,24 @@ class ArrowFile:
                 )
             self._columns[name] = Column(self._table.column(name), f'column "{name}" of {self.path.name}')
         return self._columns[name]
+
+    def copy_slices(
+        self, starts: np.ndarray, lengths: np.ndarray, out: dict[str, np.ndarray], places: np.ndarray
+    ) -> None:
+        """Copy slices of some columns, in the types of where they go.
+
+        Formula: `out[name][places[i] + k] = column name at row starts[i] + k`, for k in `[0, lengths[i])`.
+
+        Args:
+            starts: First row of each slice, `(n,)` int64.
+            lengths: Rows of each slice, `(n,)` int64, 0 or more.
+            out: Column -> where to copy it; its other places stay as they are.
+            places: Where each slice begins in `out`, `(n,)` int64.
+        """
+        if lengths.sum() >= LONG_SLICE * len(lengths):
+            for name, values in out.items():
+                self.column(name).copy_slices(starts, lengths, values, places)
+            return
+        source, target = rows_of_slices(starts, lengths), rows_of_slices(places, lengths)
+        for name, values in out.items():
+            values[target] = self.column(name).gather(source)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from opengem.data.arrow_file import rows_of_slices
 from opengem.data.arrow_sink import ArrowSink, write_table
+from opengem.data.dictionary import ids_file, readings_file
 from opengem.data.ingestion.folder import fresh_folder, only_writer
 from opengem.data.ingestion.manifest import compacted_manifest
 from opengem.data.matured_labels import MaturedLabels
@@ -75,6 +76,11 @@ class _Compaction:
         shutil.copy(self.folder / "schema.toml", self.out / "schema.toml")
         for name in ("people", "users", "ads"):
             self._join(f"{name}.arrow")
+        for folder in ("ids", "readings"):
+            (self.out / folder).mkdir()
+        for table in self.manifest["codes"]:
+            self._join(ids_file(table))
+            self._join(readings_file(table))
         self._write_unknown_ads()
         self._write_quarantine()
         self._write_examples()

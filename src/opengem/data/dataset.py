@@ -1,23 +1,27 @@
 """A data set on disk, and the reading of batches from it."""
 
-import json
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
+from opengem.config import changes
 from opengem.data.arrow_file import ArrowFile, Column, rows_of_slices
-from opengem.data.checksum import sha256_of
+from opengem.data.code_rows import CodeRows
+from opengem.data.dictionary import DAY_MS, Dictionary
+from opengem.data.encoder import Encoder
+from opengem.data.manifest import open_manifest
 from opengem.data.matured_labels import MaturedLabels
 from opengem.data.segments import Segments
 from opengem.errors import ConfigError, DataError, nearest
 from opengem.jagged import Batch, History, JaggedTensor
-from opengem.schema.inputs import FeatureInput, InputSpec, StreamInput
-
-FORMAT = 2
-"""Version of the layout on disk that this code reads."""
+from opengem.schema.inputs import FeatureInput, InputSpec, StreamInput, TableInput
+from opengem.schema.words import Vocabulary as VocabularyWords
 
 
 class Dataset:
@@ -27,13 +31,28 @@ class Dataset:
     reading a batch is a gather of slices. Opened with `Dataset.open`. It can be sent to other processes: they
     open the folder themselves.
 
+    Columns of ids are stored as codes of the `Dictionary` and read as rows of a vocabulary: that of the training
+    window, or another by `read_as` and `grown`.
+
     Attributes:
         folder: The folder.
         manifest: What ingest counted, as plain dictionaries.
         inputs: What a model must know of the features, streams and tasks.
+
+    Args:
+        folder: The folder.
+        manifest: Its manifest.
+        inputs: What a model must know.
+        rows: The row of each code; those of the training window if not given.
     """
 
-    def __init__(self, folder: Path, manifest: dict, inputs: InputSpec):
+    def __init__(
+        self,
+        folder: Path,
+        manifest: dict,
+        inputs: InputSpec,
+        rows: CodeRows | None = None,
+    ):
         self.folder = folder
         self.manifest = manifest
         self.inputs = inputs
@@ -42,6 +61,8 @@ class Dataset:
         self._examples = self._segments.file("examples.arrow")
         self._users = self._segments.file("users.arrow")
         self._ads = self._segments.file("ads.arrow")
+        self._encoder: Encoder | None = None
+        self._rows = rows or CodeRows.of_window(manifest, inputs)
         self._places = {f.name: self._place(f) for f in inputs.features}
         self._labels = {
             t.name: MaturedLabels(self._examples.column(f"y_{t.name}"), self._segments, t.name)
@@ -61,38 +82,86 @@ class Dataset:
             DataError: The folder holds no finished data set, another format, or files that do not fit.
         """
         folder = Path(folder)
-        try:
-            manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-            inputs = InputSpec.from_dict(manifest["inputs"]) if manifest.get("format") == FORMAT else None
-        except FileNotFoundError as error:
-            raise DataError(
-                f"{folder} must hold a finished data set. Received: no {Path(error.filename).name}. "
-                "Make one with ingest."
-            ) from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{folder} holds a damaged manifest.json ({error}). Run ingest again.") from error
-        if inputs is None:
-            raise DataError(
-                f"{folder}/manifest.json must be of format {FORMAT}. Received: {manifest.get('format')}. "
-                "Run ingest again with this version."
-            )
-        for name, facts in manifest.get("files", {}).items():
-            path = folder / name
-            size = path.stat().st_size if path.is_file() else None
-            if size != facts["bytes"]:
-                raise DataError(
-                    f"{path} must have {facts['bytes']} bytes as the manifest says. "
-                    f"Received: {'no such file' if size is None else f'{size} bytes'}. Run ingest again."
-                )
-            if verify and sha256_of(path) != facts["sha256"]:
-                raise DataError(
-                    f"{path} must have the checksum that the manifest says; its content has changed since it was "
-                    f"written. Make the data set anew: remove {folder} and run ingest."
-                )
+        manifest, inputs = open_manifest(folder, verify=verify)
         return cls(folder, manifest, inputs)
 
     def __reduce__(self):
-        return (Dataset.open, (self.folder,))
+        return (Dataset, (self.folder, self.manifest, self.inputs, self._rows))
+
+    @property
+    def encoder(self) -> Encoder:
+        """What the rows of ids and the numbers mean that are read."""
+        return self._encoder or self._window
+
+    @cached_property
+    def _window(self) -> Encoder:
+        return Encoder.load(self.folder)
+
+    @cached_property
+    def _dictionaries(self) -> dict[str, Dictionary]:
+        vocabularies = self._window.vocabularies
+        return {name: Dictionary(self._segments, name, vocabularies[name]) for name in self.manifest["codes"]}
+
+    def read_as(self, encoder: Encoder) -> "Dataset":
+        """Return the data set read with the vocabularies of an encoder, such as that of a model.
+
+        Ids are found by what they are, whatever their rows here; those that the encoder does not hold read as unseen.
+        """
+        tables = tuple(
+            TableInput(name=t.name, rows=encoder.table_rows(t.name)) if t.name in encoder.vocabularies else t
+            for t in self.inputs.tables
+        )
+        inputs = dataclasses.replace(self.inputs, tables=tables)
+        dataset = Dataset(self.folder, self.manifest, inputs, self._rows.of(self._dictionaries, encoder))
+        dataset._encoder = encoder
+        return dataset
+
+    def for_model(self, owner: Path, inputs: InputSpec, encoder: Encoder) -> "Dataset":
+        """Return the data set as a model reads it, whether it was trained on this one, a shorter or a longer one.
+
+        Args:
+            owner: The run or package that holds the model, for messages.
+            inputs: What the model was built for.
+            encoder: What it reads ids and numbers with.
+
+        Raises:
+            ConfigError: The model would read features or numbers otherwise than in training; says what differs.
+        """
+        dataset = self.read_as(encoder)
+        found = [*changes(inputs.layout(), dataset.inputs.layout()), *encoder.differences(self._window)]
+        if found:
+            raise ConfigError(
+                f"{self.folder} must have the inputs that {owner} was made for. Received: schema "
+                f"{self.schema_fingerprint[:12]}, made for {inputs.fingerprint[:12]}; " + "; ".join(found)
+            )
+        return dataset
+
+    def grown(self, splits: Iterable[str]) -> "Dataset":
+        """Return the data set read with the vocabularies that were known at the end of some splits.
+
+        Up to the training window's end they are those of the training window. Beyond it, ids are admitted that were
+        seen often enough on the days before the first example that follows, or on all days if none does: nothing is
+        known of what comes after the splits. See `Dictionary.vocabulary`.
+
+        Raises:
+            ConfigError: There is no such split.
+        """
+        stop = max((self.split(name).stop for name in splits), default=0)
+        if stop <= self.split("train").stop:
+            return self
+        until = None
+        if stop < self.num_examples:
+            until = int(self._examples.column("time").gather(np.arange(stop, stop + 1))[0]) // DAY_MS
+        rules = self.manifest["admission"]
+        vocabularies = {
+            name: dictionary.vocabulary(VocabularyWords(**rules[name]), until)
+            for name, dictionary in self._dictionaries.items()
+        }
+        return self.read_as(self._window.with_vocabularies(vocabularies))
+
+    def ads(self) -> pa.Table:
+        """Return the table of ads: `ad_key`, features and what events take over, ids as rows."""
+        return self._rows.read_ads(self._ads, self.inputs)
 
     @property
     def schema_fingerprint(self) -> str:
@@ -264,10 +333,10 @@ class Dataset:
             if feature.kind == "ids":
                 values, lengths = column.gather_lists(rows)
                 parts["bags"][feature.name] = JaggedTensor.from_lengths(
-                    _int64(values), torch.from_numpy(lengths)
+                    _int64(self._rows.read(feature.table, values)), torch.from_numpy(lengths)
                 )
             elif feature.kind == "id":
-                parts["ids"][feature.name] = _int64(column.gather(rows))
+                parts["ids"][feature.name] = _int64(self._rows.read(feature.table, column.gather(rows)))
             elif feature.kind == "number":
                 values = column.gather(rows)
                 parts["numbers"][feature.name] = _number(values)
@@ -287,6 +356,7 @@ class Dataset:
         times = np.empty(total, dtype=np.int64)
         ids = {a.name: np.empty(total, dtype=np.int64) for a in stream.attributes if a.kind == "id"}
         numbers = {a.name: np.empty(total, dtype=np.float32) for a in stream.attributes if a.kind == "number"}
+        out = {"time": times} | {f"a_{name}": values for name, values in (ids | numbers).items()}
         users = self._requests.column("user").gather(requests)
         after = lasts.copy()  # where the events of newer segments begin
         for segment, start, end in pieces:
@@ -294,15 +364,14 @@ class Dataset:
             after -= here
             bucket = users % self._segments.all[segment].buckets
             for number in np.unique(bucket[here > 0]):
-                inside = bucket == number
-                source = rows_of_slices(start[inside], here[inside])
-                target = rows_of_slices(after[inside], here[inside])
+                inside = np.flatnonzero((bucket == number) & (here > 0))
                 file = self._segments.events(segment, stream.name, int(number))
-                times[target] = file.column("time").gather(source)
-                for name, out in (ids | numbers).items():
-                    out[target] = file.column(f"a_{name}").gather(source)
+                file.copy_slices(start[inside], here[inside], out, after[inside])
+        tables = {a.name: a.table for a in stream.attributes}
         return History(
-            ids={name: torch.from_numpy(values) for name, values in ids.items()},
+            ids={
+                name: torch.from_numpy(self._rows.read(tables[name], values)) for name, values in ids.items()
+            },
             numbers={name: _number(values) for name, values in numbers.items()},
             times=torch.from_numpy(times),
             offsets=torch.from_numpy(np.concatenate([np.zeros(1, np.int64), lasts])),

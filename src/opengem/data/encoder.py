@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
+from opengem.config import changes
 from opengem.data.column_kinds import ColumnKind
 from opengem.data.columns import Column, canonical_ids, canonical_lists, list_parts, numbers, vectors
 from opengem.data.times import read_times
@@ -57,7 +58,7 @@ class Vocabulary:
 
 
 class Encoder:
-    """What turns raw values into what a model reads. Made by ingest from the training window alone.
+    """What turns raw values into what a model reads. Made by ingest from the training window; vocabularies may grow.
 
     Args:
         vocabularies: Embedding table -> its ids.
@@ -65,8 +66,11 @@ class Encoder:
             attributes by `STREAM.NAME`.
         surfaces: Names of the surfaces; surface i has index i + 1.
         sizes: Vector feature -> its length.
-        counts: Embedding table -> times that each id was seen in the training window; only for the record.
+        counts: Embedding table -> times that each id was seen in the training window; 0 for ids admitted later. Only
+            for the record.
         column_kinds: `TABLE.COLUMN` -> the kinds in which the log writes ids and numbers.
+        window: Embedding table -> rows of the training window's vocabulary, with which each vocabulary begins; all of
+            its rows if not given.
     """
 
     def __init__(
@@ -77,12 +81,14 @@ class Encoder:
         sizes: dict[str, int] | None = None,
         counts: dict[str, np.ndarray] | None = None,
         column_kinds: dict[str, tuple[ColumnKind, ...]] | None = None,
+        window: dict[str, int] | None = None,
     ) -> None:
         self.vocabularies = vocabularies
         self.numbers = numbers
         self.surfaces = surfaces
         self.sizes = sizes or {}
         self.column_kinds = column_kinds or {}
+        self.window = window or {name: len(ids) + FIRST_ROW for name, ids in vocabularies.items()}
         self._counts = counts or {}
         self._surfaces = Vocabulary(pa.array(surfaces, pa.string()))
 
@@ -101,33 +107,62 @@ class Encoder:
             folder = folder / "encoder"
         try:
             record: dict[str, Any] = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
-            vocabularies = {
-                name: Vocabulary(_words(folder / "vocabulary" / f"{name}.parquet"))
-                for name in record["tables"]
-            }
+            vocabularies, counts = {}, {}
+            for name in record["tables"]:
+                vocabularies[name], counts[name] = _read(folder / "vocabulary" / f"{name}.parquet")
             kinds = {column: tuple(kinds) for column, kinds in record["columns"].items()}
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise DataError(f"{folder} must hold an encoder made by ingest. Received: {error}") from None
         statistics = {name: (n["mean"], n["std"]) for name, n in record["numbers"].items()}
-        return cls(vocabularies, statistics, tuple(record["surfaces"]), record["sizes"], column_kinds=kinds)
+        return cls(
+            vocabularies,
+            statistics,
+            tuple(record["surfaces"]),
+            record["sizes"],
+            counts,
+            kinds,
+            record["window"],
+        )
 
     def save(self, folder: str | Path) -> None:
-        """Write `encoder.json` and `vocabulary/TABLE.parquet` into `folder`, which must exist."""
+        """Write `encoder.json` and `vocabulary/TABLE.parquet` into `folder`, which is made if need be."""
         folder = Path(folder)
-        (folder / "vocabulary").mkdir(exist_ok=True)
+        (folder / "vocabulary").mkdir(parents=True, exist_ok=True)
         for name, vocabulary in self.vocabularies.items():
-            counts = self._counts.get(name, np.zeros(len(vocabulary), np.int64))
+            counts = np.zeros(len(vocabulary), np.int64)
+            window = self._counts.get(name, counts)
+            counts[: len(window)] = window
             table = pa.table({"id": vocabulary.ids, "count": pa.array(counts, pa.int64())})
             pq.write_table(table, folder / "vocabulary" / f"{name}.parquet", compression="zstd")
         record = {
-            "format": 1,
+            "format": 2,
             "surfaces": list(self.surfaces),
             "tables": {name: self.table_rows(name) for name in self.vocabularies},
+            "window": self.window,
             "numbers": {name: {"mean": mean, "std": std} for name, (mean, std) in self.numbers.items()},
             "sizes": self.sizes,
             "columns": {column: list(kinds) for column, kinds in self.column_kinds.items()},
         }
         (folder / "encoder.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+    def with_vocabularies(self, vocabularies: dict[str, Vocabulary]) -> "Encoder":
+        """Return an encoder that differs in its vocabularies alone."""
+        return Encoder(
+            vocabularies,
+            self.numbers,
+            self.surfaces,
+            self.sizes,
+            self._counts,
+            self.column_kinds,
+            self.window,
+        )
+
+    def differences(self, other: "Encoder") -> list[str]:
+        """Return what another encoder reads otherwise beside ids, one line each: scales of numbers, surfaces."""
+        return changes(
+            {"numbers": self.numbers, "surfaces": self.surfaces},
+            {"numbers": other.numbers, "surfaces": other.surfaces},
+        )
 
     def table_rows(self, table: str) -> int:
         """Return the number of rows of an embedding table, the two reserved rows included."""
@@ -238,10 +273,9 @@ def derived_ids(derive: str, time_ms: np.ndarray) -> pa.Array:
     return pa.array(values, pa.int64()).cast(pa.string())
 
 
-def _words(path: Path) -> pa.Array:
-    column = pq.read_table(path, columns=["id"]).column("id").combine_chunks()
-    return (
-        column.cast(pa.string())
-        if not isinstance(column, pa.ChunkedArray)
-        else pa.concat_arrays(column.chunks)
-    )
+def _read(path: Path) -> tuple[Vocabulary, np.ndarray]:
+    table = pq.read_table(path, columns=["id", "count"]).combine_chunks()
+    ids = table.column("id").cast(pa.string())
+    return Vocabulary(pa.concat_arrays(ids.chunks or [pa.array([], pa.string())])), table.column(
+        "count"
+    ).to_numpy()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree
+from torch.utils.data import get_worker_info
 
 ALIGNMENT = 16
 """Bytes that every tensor in the block begins at a multiple of."""
@@ -28,11 +29,17 @@ class Packed:
 
 
 def pack(tree: Any) -> Packed:
-    """Copy all tensors of `tree`, a batch or any other pytree of tensors, into one block."""
+    """Copy all tensors of `tree`, a batch or any other pytree of tensors, into one block.
+
+    In a worker of a `DataLoader` the block is shared memory from the start, so that sending it is no second copy.
+    """
     tensors, spec = _pytree.tree_flatten(tree)
     parts = [(t.dtype, tuple(t.shape)) for t in tensors]
     bounds = _bounds(parts)
-    block = torch.empty(bounds[-1], dtype=torch.uint8)
+    block = torch.empty(0, dtype=torch.uint8)
+    if get_worker_info() is not None:
+        block.set_(torch.UntypedStorage._new_shared(bounds[-1]))
+    block.resize_(bounds[-1])
     for tensor, start in zip(tensors, bounds, strict=False):
         place = block[start : start + tensor.numel() * tensor.element_size()]
         place.view(tensor.dtype).copy_(tensor.reshape(-1))

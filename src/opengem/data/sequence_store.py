@@ -1,6 +1,6 @@
 """The sequence store, writing side: each event once, sorted so that every history is a slice."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,9 @@ class BucketEvents:
         available: int64 Unix ms from which the event may be known.
         time: int64 Unix ms at which it happened, `MISSING_TIME` if it has none.
         position: int64 place among ready-made events of one time; 0 for others.
-        attributes: Name -> int64 embedding rows, or float32 standardised numbers.
+        attributes: Name -> int64 codes or rows of ids, or float32 standardised numbers.
+        ties: Places of events `(n,)` -> the keys by which they are ordered where all before is equal, the first
+            decides; the attributes if not given. See `tie_keys`.
     """
 
     user: np.ndarray
@@ -27,6 +29,13 @@ class BucketEvents:
     time: np.ndarray
     position: np.ndarray
     attributes: dict[str, np.ndarray]
+    ties: Callable[[np.ndarray], Sequence[np.ndarray]] | None = None
+
+    def tie_keys(self, places: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the keys that order tied events at these places."""
+        if self.ties is not None:
+            return self.ties(places)
+        return [values[places] for values in self.attributes.values()]
 
 
 def write_bucket(
@@ -52,7 +61,7 @@ def write_bucket(
     Returns:
         `start` and `end`, `(R,)` int64 rows of the bucket's file, end exclusive.
     """
-    order = event_order(events)
+    order = _order(events)
     user, available = events.user[order], events.available[order]
     columns: dict[str, pa.Array] = {"time": pa.array(events.time[order], pa.int64())}
     for name, values in events.attributes.items():
@@ -71,30 +80,47 @@ def write_bucket(
 def event_order(events: BucketEvents) -> np.ndarray:
     """Return the order in which a history holds events, for ingest and serving alike, `(L,)` int64.
 
-    By user, available, time and position; only events that are equal in all of these are compared by attributes.
+    By user, available, time and position; only events that are equal in all of these are compared by `tie_keys`.
     """
+    return np.arange(len(events.user))[_order(events)]
+
+
+def _order(events: BucketEvents) -> np.ndarray | slice:
+    """Return the order of the events; a slice of all where they are in order."""
     keys = (events.position, events.time, events.available, events.user)
     joint = _joint(events.user, events.available)
     if joint is None:
-        order = np.lexsort(keys)
+        order: np.ndarray | slice = np.lexsort(keys)
     else:
-        order = np.argsort(joint)  # not stable, and several times as fast as a lexsort
-        order = _resorted(order, [joint], keys[:2])
-    return _resorted(order, keys, tuple(reversed(events.attributes.values())))
+        in_order = bool((joint[1:] >= joint[:-1]).all())
+        # argsort is not stable, and several times as fast as a lexsort
+        order = slice(None) if in_order else np.argsort(joint)
+        order = _resorted(order, [joint], lambda rows: [events.time[rows], events.position[rows]])
+    return _resorted(order, keys, events.tie_keys)
 
 
-def _resorted(order: np.ndarray, equal: Sequence[np.ndarray], by: Sequence[np.ndarray]) -> np.ndarray:
-    """Return an order with runs of rows that are equal in some keys sorted by others, the last of these first."""
-    if len(order) < 2:
+def _resorted(
+    order: np.ndarray | slice,
+    equal: Sequence[np.ndarray],
+    by: Callable[[np.ndarray], Sequence[np.ndarray]],
+) -> np.ndarray | slice:
+    """Return an order with runs of rows that are equal in some keys sorted by others, the first of these first."""
+    count = len(equal[0])
+    if count < 2:
         return order
-    same = np.ones(len(order) - 1, bool)
+    same = np.ones(count - 1, bool)
     for key in equal:
-        same &= key[order[1:]] == key[order[:-1]]
+        ordered = key[order]
+        same &= ordered[1:] == ordered[:-1]
     tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
-    if len(tied) and by:
-        group = np.cumsum(~np.insert(same, 0, False))[tied]
-        rows = order[tied]
-        order[tied] = rows[np.lexsort((*(key[rows] for key in by), group))]
+    if not len(tied):
+        return order
+    group = np.cumsum(~np.insert(same, 0, False))[tied]
+    rows = tied if isinstance(order, slice) else order[tied]
+    resorted = rows[np.lexsort((*reversed(by(rows)), group))]
+    if not np.array_equal(rows, resorted):
+        order = np.arange(count) if isinstance(order, slice) else order
+        order[tied] = resorted
     return order
 
 

@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from opengem.jagged import Batch
 from opengem.nn.inputs import FeatureTokens, InputArch
+from opengem.ops.native.flops import attention_flops
 
 
 def model_flops(model: nn.Module, batch: Batch) -> float:
@@ -48,9 +49,10 @@ class FlopsPerExample:
 
 
 def counted_flops(model: nn.Module, batch: Batch) -> float:
-    """Run the model once and return the FLOPs that happened, padding included."""
+    """Run the model once and return the FLOPs that happened; where it pads, padding included."""
     training = model.training
-    counter = FlopCounterMode(display=False, custom_mapping=cast(Any, CPU_ATTENTION))
+    known = cast(Any, {**CPU_ATTENTION, **attention_flops()})
+    counter = FlopCounterMode(display=False, custom_mapping=known)
     try:
         model.eval()
         with torch.no_grad(), counter:

@@ -49,29 +49,18 @@ INTERPRETER = Launch(own=64, other=16)
 """What the interpreter uses for every kernel."""
 
 
-def obstacle(*tensors: Tensor) -> str:
-    """Say why Triton kernels cannot run on these tensors `(..., K)`, or return an empty string."""
+def obstacle(x: Tensor) -> str:
+    """Say why Triton kernels cannot run on an operand `(..., K)`, or return an empty string."""
     if not _INSTALLED:
         return 'triton is not installed: pip install "opengem[kernels]"'
-    first = tensors[0]
-    if first.device.type != ("cpu" if INTERPRETED else "cuda"):
-        return f"it runs on CUDA tensors (on CPU tensors under TRITON_INTERPRET=1), got {first.device.type}"
-    if first.dtype not in _DTYPES:
-        return f"it computes in {' or '.join(str(d) for d in _DTYPES)}, got {first.dtype}"
-    for x in tensors:
-        if x.device != first.device or x.dtype != first.dtype:
-            return (
-                "all operands must have one device and dtype, got "
-                f"{[f'{x.device} {x.dtype}' for x in tensors]}"
-            )
-        count = x.numel()
-        # while tracing a size is a symbol, and asking it would bind the program to the answer: `addressable` asks
-        if isinstance(count, int) and count > LARGEST:
-            return f"an operand may have at most {LARGEST} elements, got {count}"
-    if first.shape[-1] not in _WIDTHS:
-        return f"the width K of a head must be one of {_WIDTHS}, got {first.shape[-1]}"
-    if not INTERPRETED and generation(first.device) not in (8, 9, 10):
-        return f"it is built for compute capability 8, 9 and 10, got {generation(first.device)}"
+    if x.device.type != ("cpu" if INTERPRETED else "cuda"):
+        return f"it runs on CUDA tensors (on CPU tensors under TRITON_INTERPRET=1), got {x.device.type}"
+    if x.dtype not in _DTYPES:
+        return f"it computes in {' or '.join(str(d) for d in _DTYPES)}, got {x.dtype}"
+    if x.shape[-1] not in _WIDTHS:
+        return f"the width K of a head must be one of {_WIDTHS}, got {x.shape[-1]}"
+    if not INTERPRETED and generation(x.device) not in (8, 9, 10):
+        return f"it is built for compute capability 8, 9 and 10, got {generation(x.device)}"
     return ""
 
 
@@ -94,6 +83,9 @@ def on(device: torch.device) -> AbstractContextManager:
 
 def addressable(x: Tensor) -> Tensor:
     """Return `x` as kernels can address it, copied if need be: 32-bit places, a last dimension without gaps.
+
+    It is for the inside of an operator, where sizes are numbers: while tracing they are symbols, and a question would
+    bind the program to its answer.
 
     Raises:
         ConfigError: It has too many elements.

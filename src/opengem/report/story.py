@@ -6,6 +6,7 @@ import json
 from statistics import median
 from typing import Any
 
+from opengem.data.storage import times_smaller
 from opengem.report import plots
 from opengem.report.folder import ReportFiles, RunFiles
 from opengem.report.numbers import MISSING, count, finite, number, seconds, size
@@ -95,8 +96,8 @@ def histories(files: ReportFiles) -> Section:
     if storage:
         store, copied = finite(storage.get("bytes_store")), finite(storage.get("bytes_copied_estimate"))
         facts += [("store", size(store)), ("if histories were copied into each row", size(copied))]
-        if store and copied:
-            facts.append(("saved", f"{copied / store:,.1f} times smaller"))
+        if store and copied and finite(storage.get("bytes_rows")) is not None:
+            facts.append(("saved, rows of examples counted", f"{times_smaller(storage):,.1f} times smaller"))
         facts.append(("bytes an event", number(storage.get("bytes_per_event"), most=1)))
         facts.append(("bytes an example", number(storage.get("bytes_per_example"), most=1)))
     if facts:

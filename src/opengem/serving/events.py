@@ -1,15 +1,17 @@
 """From the raw events of a request to the history that a model reads, cut and ordered as ingest does it."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from opengem.data.columns import canonical_lists, list_parts
+from opengem.data.columns import canonical_ids, canonical_lists, list_parts
 from opengem.data.encoder import Encoder
 from opengem.data.sequence_store import BucketEvents, event_order
+from opengem.data.ties import TiedIds, tie_keys
 from opengem.errors import DataError
 from opengem.jagged import History
 from opengem.schema.inputs import MISSING_TIME
@@ -95,10 +97,36 @@ class EventReader:
         values = {a.name: self._attribute(a, columns, rows) for a in self._stream.attributes}
         position = np.where(time == MISSING_TIME, np.arange(count), 0)
         same = np.zeros(len(rows), np.int64)
-        order = event_order(BucketEvents(same, available[rows], time[rows], position[rows], values))
+        ties = partial(tie_keys, values, self._tied(columns, rows, values))
+        order = event_order(BucketEvents(same, available[rows], time[rows], position[rows], values, ties))
         order = order[max(0, len(order) - self._history) :]
         chosen = {name: encoded[order] for name, encoded in values.items()}
         return self._history_of(chosen, time[rows][order]), count - int(keep.sum())
+
+    def _tied(
+        self, columns: Mapping[str, Sequence[Any]], rows: np.ndarray, values: Mapping[str, np.ndarray]
+    ) -> dict[str, TiedIds]:
+        """Return the ids of the events `rows`, those that the item brings along last, as ingest orders them."""
+        found = {}
+        of_ads = lambda a: self._ads.attribute(self.name, a.name) is not None  # noqa: E731
+        for attribute in sorted(self._stream.attributes, key=of_ads):
+            if attribute.kind == "id":
+                name = self._sent_as(attribute, columns)
+                text = partial(self._text, attribute, columns, name, rows) if name in columns else None
+                window = self._encoder.window[attribute.table]
+                found[attribute.name] = TiedIds(values[attribute.name], window, text)
+        return found
+
+    def _text(
+        self,
+        attribute: Attribute,
+        columns: Mapping[str, Sequence[Any]],
+        name: str,
+        rows: np.ndarray,
+        places: np.ndarray,
+    ) -> pa.Array:
+        ids = canonical_ids(self._attribute_ids(attribute, columns, name))
+        return ids.take(pa.array(rows[places]))
 
     def _newest(self, rows: np.ndarray, time: np.ndarray, available: np.ndarray) -> np.ndarray:
         """Return the rows that can be among the newest: so many as are read, and those as old as the oldest."""
@@ -164,9 +192,7 @@ class EventReader:
         self, attribute: Attribute, columns: Mapping[str, Sequence[Any]], rows: np.ndarray
     ) -> np.ndarray:
         """Return an encoded attribute of the events `rows`: as sent, else from the item, else missing."""
-        name = attribute.column
-        if name not in columns and name in self._items:
-            name = next((item for item in self._items if item in columns), name)
+        name = self._sent_as(attribute, columns)
         if name in columns:
             return self._encoded(attribute, columns, name)[rows]
         from_ads = self._ads.attribute(self.name, attribute.name)
@@ -174,6 +200,13 @@ class EventReader:
         if from_ads is not None and item is not None:
             return from_ads.gather(self._ads.rows(self._ids(columns, item).to_pylist()))[rows]
         return self._encoded(attribute, {name: [None] * len(rows)}, name)
+
+    def _sent_as(self, attribute: Attribute, columns: Mapping[str, Sequence[Any]]) -> str:
+        """Return the column that an attribute is sent in: its own, or another name of the item."""
+        name = attribute.column
+        if name not in columns and name in self._items:
+            name = next((item for item in self._items if item in columns), name)
+        return name
 
     def _encoded(self, attribute: Attribute, columns: Mapping[str, Sequence[Any]], name: str) -> np.ndarray:
         """Return a column that was sent, encoded as `attribute`; all of it, so that no wrong value is passed over."""
@@ -183,10 +216,13 @@ class EventReader:
             with np.errstate(over="ignore"):
                 encoded = self._encoder.encode_number(f"{self.name}.{attribute.name}", array)
             return finite_float32(encoded, where)
+        return self._encoder.encode_ids(attribute.table, self._attribute_ids(attribute, columns, name))
+
+    def _attribute_ids(
+        self, attribute: Attribute, columns: Mapping[str, Sequence[Any]], name: str
+    ) -> pa.Array:
         array = self._ids(columns, name)
-        if attribute.separator:
-            array = _first_ids(array, attribute.separator)
-        return self._encoder.encode_ids(attribute.table, array)
+        return _first_ids(array, attribute.separator) if attribute.separator else array
 
     def _ids(self, columns: Mapping[str, Sequence[Any]], name: str) -> pa.Array:
         return id_array(columns[name], self._kinds.get(name, ()), each(f"history.{self.name}.{name}"))

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from opengem.data import Dataset
 from opengem.data.arrow_sink import write_table
-from opengem.data.segments import Segments
 from opengem.errors import BackendUnavailable, CheckFailed, ConfigError
 from opengem.evaluation import PlattCalibration
 from opengem.jagged import Batch
@@ -214,9 +213,8 @@ def _write_data(
     """Write all but the model: inputs, schema, encoder, ads, the sample with its answers, calibration."""
     (folder / names.INPUTS).write_text(json.dumps(data.inputs.to_dict(), indent=1), encoding="utf-8")
     shutil.copyfile(data.folder / "schema.toml", folder / names.SCHEMA)
-    shutil.copytree(data.folder / "encoder", folder / names.ENCODER)
-    ads = Segments(data.folder, data.manifest).file("ads.arrow")
-    write_table(folder / names.ADS, ads.table(ads.names))
+    data.encoder.save(folder / names.ENCODER)
+    write_table(folder / names.ADS, data.ads())
     tensors = {f"{case}/{name}": t.clone() for case, named in cases.items() for name, t in named.items()}
     answers = {f"{case}/expected": answer for case, answer in expected.items()}
     save_file(tensors | answers, folder / names.SAMPLE)

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 
 from opengem.data import Dataset, Loader
-from opengem.errors import ConfigError
 from opengem.evaluation import PredictionTable, write_predictions
 from opengem.serving.predictor import Predictor
 
@@ -35,13 +34,8 @@ def predict(
     Raises:
         ConfigError: The data set has other inputs than the package.
     """
-    predictor, dataset = Predictor.load(package), Dataset.open(data, verify=True)
-    if dataset.inputs != predictor.package.inputs:
-        raise ConfigError(
-            f"{dataset.folder} must have the inputs that {predictor.package.folder} was made for (schema "
-            f"{predictor.package.inputs.fingerprint}). Received: schema {dataset.schema_fingerprint}. An encoder is "
-            "made by each ingest; predict on the data set that the model was trained on."
-        )
+    predictor = Predictor.load(package)
+    dataset = predictor.read(Dataset.open(data, verify=True))
     loader = Loader(dataset, split, batch_size=batch_size, history=predictor.package.history, workers=workers)
     parts = [predictor.score(batch) for batch in loader]
     p_BT = np.concatenate([np.zeros((0, len(predictor.tasks))), *parts])

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from opengem.data.dataset import Dataset
 from opengem.data.encoder import Encoder
 from opengem.errors import CheckFailed, DataError
 from opengem.evaluation import PlattCalibration
@@ -37,9 +38,9 @@ class Predictor:
                 f"{package.folder / names.SCHEMA} must be of fingerprint {package.inputs.fingerprint}, for which the "
                 f"model was made. Received: {schema.fingerprint}. Export the package again."
             )
-        encoder = Encoder.load(package.folder / names.ENCODER)
+        self._encoder = Encoder.load(package.folder / names.ENCODER)
         ads = AdsTable(package.folder / names.ADS)
-        self._reader = RequestReader(schema, package.inputs, encoder, ads, package.history, limits)
+        self._reader = RequestReader(schema, package.inputs, self._encoder, ads, package.history, limits)
         calibrated = names.CALIBRATION in package.facts["files"]
         self._calibration = PlattCalibration.load(package.folder / names.CALIBRATION) if calibrated else None
         self._program = package.program()
@@ -63,6 +64,14 @@ class Predictor:
     def tasks(self) -> tuple[str, ...]:
         """Names of the tasks, in schema order."""
         return self.package.tasks
+
+    def read(self, dataset: Dataset) -> Dataset:
+        """Return a data set as the package's model reads it.
+
+        Raises:
+            ConfigError: The data set has other inputs than the package.
+        """
+        return dataset.for_model(self.package.folder, self.package.inputs, self._encoder)
 
     def rank(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Score the ads of a raw request and sort them, best first.

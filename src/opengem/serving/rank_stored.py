@@ -39,7 +39,7 @@ def rank_stored(
         CheckFailed: The answers differ by more than `tolerance`.
     """
     predictor = package if isinstance(package, Predictor) else Predictor.load(package)
-    dataset = data if isinstance(data, Dataset) else Dataset.open(data)
+    dataset = predictor.read(data if isinstance(data, Dataset) else Dataset.open(data))
     if request is None:
         request = _request_with_most_ads(dataset)
     if not 0 <= request < dataset.num_requests:

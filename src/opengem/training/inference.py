@@ -1,6 +1,5 @@
 """A trained run as a model, and its predictions on a split."""
 
-import filecmp
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,11 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from opengem.config import build, changes, load_toml
+from opengem.config import build, load_toml
 from opengem.data.dataset import Dataset
 from opengem.data.encoder import Encoder
 from opengem.data.loader import Loader
-from opengem.errors import ConfigError
 from opengem.evaluation import Coverage, PredictionTable
 from opengem.jagged import Batch
 from opengem.schema.inputs import InputSpec
@@ -51,21 +49,13 @@ class TrainedModel:
         return self.run.name or self.run.model.type
 
     def open_data(self, data: Path | None = None) -> Dataset:
-        """Open a data set for this model: the run's own, or another of the same schema and vocabularies.
+        """Open a data set for this model: its own, or another of its schema, read with its vocabularies.
 
         Raises:
             ConfigError: The model would read its ids or numbers otherwise than in training; says what differs.
         """
         dataset = Dataset.open(data or self.run.data, verify=True)
-        found = changes(self.inputs.layout(), dataset.inputs.layout())
-        found = found or differing_words(self.folder.encoder, dataset.folder / "encoder")
-        if found:
-            raise ConfigError(
-                f"{dataset.folder} must have the inputs that the run {self.folder.path} was trained on. "
-                f"Received: schema {dataset.schema_fingerprint[:12]}, trained on {self.inputs.fingerprint[:12]}; "
-                + "; ".join(found)
-            )
-        return dataset
+        return dataset.for_model(self.folder.path, self.inputs, Encoder.load(self.folder.encoder))
 
     def scores(
         self, dataset: Dataset, splits: tuple[str, ...], batch_size: int = 2048
@@ -88,23 +78,6 @@ class TrainedModel:
         for batch in loader:
             output = self.model(batch)
             yield batch, output.logits_BT.double(), output.embedding_BD
-
-
-def differing_words(own: Path, other: Path) -> list[str]:
-    """Return what two encoders read otherwise, one line each: vocabularies, scales of numbers, surfaces."""
-    files = [f.relative_to(own) for f in sorted(own.rglob("*")) if f.is_file()]
-    _, differ, missing = filecmp.cmpfiles(own, other, files, shallow=False)
-    if not differ and not missing:
-        return []
-    a, b = Encoder.load(own), Encoder.load(other)
-    found = changes(
-        {"numbers": a.numbers, "surfaces": a.surfaces}, {"numbers": b.numbers, "surfaces": b.surfaces}
-    )
-    for name, vocabulary in a.vocabularies.items():
-        there = b.vocabularies.get(name)
-        if there is None or not vocabulary.ids.equals(there.ids):
-            found.append(f"vocabulary of {name} has other ids")
-    return found
 
 
 def predict_split(

@@ -16,6 +16,7 @@ from typing import Any
 import tomli_w
 
 from opengem.config import to_plain
+from opengem.data.encoder import Encoder
 from opengem.errors import ConfigError, DataError
 from opengem.schema.inputs import InputSpec
 from opengem.training.run_lock import only_here
@@ -69,18 +70,18 @@ class RunFolder:
         """Hold the folder's lock; a second process that trains in it is refused."""
         return only_here(self.lock_file)
 
-    def write_start(self, run: Any, schema_text: str, inputs: dict[str, Any], encoder: Path) -> None:
+    def write_start(self, run: Any, schema_text: str, inputs: dict[str, Any], encoder: Encoder) -> None:
         """Write what the run is, before its first step.
 
         Args:
             run: The settings.
             schema_text: The schema file.
             inputs: What the model is built for.
-            encoder: Folder of the data set's encoder. It is copied: the vocabularies say which id each row of an
-                embedding table stands for, also when the data set is made anew.
+            encoder: What the data set is read with: the vocabularies say which id each row of an embedding table stands
+                for, also when the data set grows or is made anew.
         """
         shutil.rmtree(self.encoder, ignore_errors=True)
-        shutil.copytree(encoder, self.encoder)
+        encoder.save(self.encoder)
         self.cut_metrics(0)
         write_atomically(self.run_file, tomli_w.dumps(to_plain(run)).encode())
         write_atomically(self.environment_file, json.dumps(environment(), indent=2).encode())

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from opengem.data.dataset import Dataset
+from opengem.data.encoder import Encoder
 from opengem.data.loader import Loader
 from opengem.errors import ConfigError, OpenGEMError
 from opengem.jagged import Batch
@@ -93,7 +94,10 @@ def train(
                 f"{place.path} holds a run already: name another folder, or continue it with --resume"
             )
         if begun:
+            dataset = dataset.read_as(Encoder.load(place.encoder))
             require_same_run(place, run, dataset)
+        else:
+            dataset = dataset.grown(run.training.splits)
         trainer = Trainer(run, dataset, place, objective, extras, observer or (lambda row: None), notes)
         if resume:
             trainer.resume()
@@ -198,9 +202,13 @@ class Trainer:
             start.apply(self.model, self.optimizers)
             write_atomically(self.folder.warm_start_file, json.dumps(start.facts, indent=1).encode())
             self.notes += start.notes()
-        folder = self.dataset.folder
-        schema = (folder / "schema.toml").read_text(encoding="utf-8")
-        self.folder.write_start(self.run, schema, self.inputs.to_dict(), folder / "encoder")
+        encoder = self.dataset.encoder
+        admitted = {name: encoder.table_rows(name) - rows for name, rows in encoder.window.items()}
+        self.notes += [
+            f"{name}: {n:,} ids admitted after the training window" for name, n in admitted.items() if n
+        ]
+        schema = (self.dataset.folder / "schema.toml").read_text(encoding="utf-8")
+        self.folder.write_start(self.run, schema, self.inputs.to_dict(), encoder)
 
     def resume(self) -> None:
         """Go back to the newest whole checkpoint, if there is one."""

@@ -53,7 +53,7 @@ class WarmStart:
         self.settings = changes(load_toml(place.run_file)["model"], to_plain(run)["model"], "model")
         self.old_inputs, self.inputs = place.inputs(), dataset.inputs
         self.schema = changes(_by_position(self.old_inputs), _by_position(self.inputs))
-        self.old_encoder, self.encoder = Encoder.load(place.encoder), Encoder.load(dataset.folder)
+        self.old_encoder, self.encoder = Encoder.load(place.encoder), dataset.encoder
         self.facts: dict[str, Any] = {}
 
     def apply(self, model: nn.Module, optimizers: Optimizers) -> None:

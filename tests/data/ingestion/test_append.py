@@ -25,7 +25,7 @@ DAYS = 14
 BASE = 4
 
 
-def _schema(log: Log) -> None:
+def growing_schema(log: Log) -> None:
     tables = log.schema["tables"]
     tables["impressions"] |= {"key": "request", "id": "id"}
     tables["events"] |= {"request": "request", "arrival": "arrived"}
@@ -42,6 +42,8 @@ def _schema(log: Log) -> None:
         },
     }
     log.schema["features"]["cost"] = {"owner": "ad", "kind": "number"}
+    log.schema["features"]["tags"] = {"owner": "ad", "kind": "ids"}
+    log.schema["features"]["hour"] = {"owner": "context", "kind": "id", "derive": "hour"}
     for attribution in ("last", "any"):
         event = {"table": "events", "type": "buy", "within": "60h", "attribution": attribution}
         log.schema["tasks"][f"buy_{attribution}"] = {"event": event, "surfaces": ["feed", "reels"]}
@@ -50,9 +52,10 @@ def _schema(log: Log) -> None:
         "validation": ["2026-01-03", "2026-01-03"],
         "test": ["2026-01-04", "2026-02-28"],
     }
+    log.schema["vocabularies"] = {"item": {"min_count": 4}, "category": {"limit": 4}}
 
 
-def _write_day(log: Log, day: int, random: np.random.Generator, part: str = "") -> None:
+def write_day(log: Log, day: int, random: np.random.Generator, part: str = "") -> None:
     """Write a day of every table: users and ads come and go, events arrive hours late, buys follow days later."""
     part, start = part or f"day-{day:02d}", T0 + day * DAY
     n, users = int(random.integers(20, 40)), 6 + 2 * day
@@ -75,7 +78,7 @@ def _write_day(log: Log, day: int, random: np.random.Generator, part: str = "") 
         part,
     )
     m = 0 if day == 9 else 60
-    ts = start + random.integers(0, DAY // 2, m)
+    ts = start + random.integers(0, 6, m) * 7_200_000  # many at one moment
     ts -= np.where(random.random(m) < 0.2, DAY * (day > 0), 0)  # known a day late
     log.write(
         "events",
@@ -97,7 +100,14 @@ def _write_day(log: Log, day: int, random: np.random.Generator, part: str = "") 
     new += [] if day == 0 else [8 + 2 * day + 20]
     log.write(
         "ads",
-        pa.table({"ad": new, "category": [f"c{a % 3}" for a in new], "cost": [a / 7 for a in new]}),
+        pa.table(
+            {
+                "ad": new,
+                "category": [f"c{a % 3}" for a in new],
+                "cost": [a / 7 for a in new],
+                "tags": pa.array([[f"t{a}", None, f"t{a % 4}"] if a % 5 else None for a in new]),
+            }
+        ),
         part,
     )
     profiles = {
@@ -108,8 +118,9 @@ def _write_day(log: Log, day: int, random: np.random.Generator, part: str = "") 
     log.write("users", pa.table(profiles), part)
 
 
-def _all(folder: Path) -> Batch:
-    data = Dataset.open(folder)
+def _all(folder: Path, *splits: str) -> Batch:
+    """Return all examples, ids by the vocabularies that were known at the end of some splits."""
+    data = Dataset.open(folder).grown(splits)
     return data.read(np.arange(data.num_requests), 30)
 
 
@@ -145,12 +156,12 @@ def test_ten_appended_days_equal_one_ingest_of_all(tmp_path, seed, monkeypatch):
     log, random = Log(tmp_path), np.random.default_rng(seed)
     for name in ("users", "ads", "events"):
         shutil.rmtree(tmp_path / name)
-    _schema(log)
+    growing_schema(log)
     for day in range(BASE):
-        _write_day(log, day, random)
+        write_day(log, day, random)
     log.ingest("grown")
     for day in range(BASE, DAYS):
-        _write_day(log, day, random)
+        write_day(log, day, random)
         if day == 6:
             monkeypatch.setattr(run, "BYTES_PER_EVENT", 40 << 20)  # later segments have several buckets
         before = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (tmp_path / "grown").rglob("*.arrow")}
@@ -160,15 +171,19 @@ def test_ten_appended_days_equal_one_ingest_of_all(tmp_path, seed, monkeypatch):
     whole = log.ingest("whole")
     a, b = _all(grown.folder), _all(whole.folder)
     assert_same(a, b)
+    for splits in (("train", "validation"), ("test",)):
+        assert_same(_all(grown.folder, *splits), _all(whole.folder, *splits))
     shutil.copytree(grown.folder, tmp_path / "joined")
     monkeypatch.setattr(compaction, "EVENTS_A_BUCKET", 150)
     assert compact(tmp_path / "joined") == DAYS - BASE + 1
     assert_same(_all(tmp_path / "joined"), b)
+    assert_same(_all(tmp_path / "joined", "test"), _all(whole.folder, "test"))
     assert compact(tmp_path / "joined") == 1
     assert not log.ingest("joined").fresh
-    _write_day(log, DAYS, random)
+    write_day(log, DAYS, random)
     log.ingest("joined")
-    assert_same(_all(tmp_path / "joined"), _all(log.ingest("longer").folder))
+    for splits in ((), ("test",)):
+        assert_same(_all(tmp_path / "joined", *splits), _all(log.ingest("longer").folder, *splits))
     assert a.labels["buy_last"].sum() > 20
     assert {n: h.offsets[-1] > 100 for n, h in a.history.items()} == dict.fromkeys(
         ("acts", "bought", "shown"), True
@@ -202,9 +217,9 @@ def _days(log: Log, *days: int) -> np.random.Generator:
     for name in ("users", "ads", "events"):
         shutil.rmtree(log.folder / name, ignore_errors=True)
     random = np.random.default_rng(3)
-    _schema(log)
+    growing_schema(log)
     for day in days:
-        _write_day(log, day, random)
+        write_day(log, day, random)
     return random
 
 
@@ -218,7 +233,7 @@ def test_without_request_keys_ids_and_times_of_profiles(tmp_path):
     log.write("countries", pa.table({"user": [1, 2, 3], "country": ["DE", "FR", "JP"]}))
     log.ingest("grown")
     for day in (4, 5):
-        _write_day(log, day, random)
+        write_day(log, day, random)
         log.write("countries", pa.table({"user": [900 + day], "country": ["DE"]}), f"day-{day}")
         assert log.ingest("grown").manifest["segments"][day - 3]["folder"] == f"segments/{day - 3:05d}"
     assert_same(_all(tmp_path / "grown"), _all(log.ingest("whole").folder))
@@ -239,7 +254,7 @@ def test_splits_by_column(tmp_path):
 
     name_the_part()
     log.ingest("grown")
-    _write_day(log, 4, random)
+    write_day(log, 4, random)
     name_the_part()
     assert len(log.ingest("grown").manifest["segments"]) == 2
     assert_same(_all(tmp_path / "grown"), _all(log.ingest("whole").folder))
@@ -315,7 +330,7 @@ def test_what_would_change_what_was_written_makes_all_anew_and_says_why(tmp_path
     log = Log(tmp_path)
     random = _days(log, 0, 1, 2, 3)
     log.ingest("grown")
-    _write_day(log, 4, random)
+    write_day(log, 4, random)
     change(log)
     again = ingest(parse_schema(log.schema, tmp_path), tmp_path / "grown", workers=1)
     assert why in again.why
@@ -331,7 +346,7 @@ def test_a_killed_append_leaves_the_old_data_set_and_the_next_one_makes_it(tmp_p
     random = _days(log, 0, 1, 2, 3)
     first = log.ingest("grown")
     before = _all(first.folder)
-    _write_day(log, 4, random)
+    write_day(log, 4, random)
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -14,6 +14,7 @@ import tomli_w
 
 from opengem.data import Dataset, ingest
 from opengem.data.ingestion import run
+from opengem.data.storage import times_smaller
 from opengem.errors import ConfigError, DataError
 from tests.data.logs import T0, Log, rows
 
@@ -69,7 +70,10 @@ def test_the_manifest_tells_what_is_there(log):
     assert counted["counts"][0] == lengths.count(0)
     size = sum(f.stat().st_size for f in (stored.folder / "sequences" / "acts").iterdir())
     assert manifest["storage"]["bytes_store"] == size
-    assert manifest["storage"]["bytes_copied_estimate"] == int(sum(lengths) * size / 60)
+    # an event is its time, 8 bytes, and an item of few and a type, 1 byte each
+    assert manifest["storage"]["bytes_copied_estimate"] == sum(lengths) * 10
+    rows = sum((stored.folder / f"{name}.arrow").stat().st_size for name in ("examples", "requests"))
+    assert times_smaller(manifest["storage"]) == (sum(lengths) * 10 + rows) / (size + rows)
 
 
 def test_the_loader_reads_it(log):

@@ -32,8 +32,10 @@ def test_nothing_of_the_future_is_seen(log):
     assert Encoder.load(stored.folder).numbers["price"] == (2.0, round(np.sqrt(2 / 3), 10))
     assert stored.vocabulary("item") == {"1": 1, "2": 1, "3": 1, "5": 1, "6": 1}
     assert stored.vocabulary("category") == {"c1": 1, "c2": 1, "c3": 1}
-    assert stored.column("f_ad")[3:] == [1, 1, 1]
-    assert stored.file("ads.arrow")["f_category"].to_pylist() == [0, 2, 3, 4, 1, 1]
+    assert stored.rows(stored.column("f_ad")[3:], "item") == [1, 1, 1]
+    categories = stored.file("ads.arrow")["f_category"].to_pylist()
+    assert stored.rows(categories, "category") == [0, 2, 3, 4, 1, 1]
+    assert categories == [0, 2, 3, 4, 5, 6]  # each has a code of its own all the same
     assert stored.column("surface") == [1, 1, 1, 0, 0, 0]
     assert stored.manifest["splits"] == {"train": [0, 3], "validation": [3, 3], "test": [3, 6]}
 
@@ -53,7 +55,7 @@ def test_limits_rare_and_missing_are_counted_apart(log):
     assert stored.vocabulary("item") == {"1": 10, "3": 10}
     expected = {"ids": 2, "seen": 20, "rare_ids": 1, "rare": 5, "missing": 5}
     assert stored.manifest["vocabularies"]["item"] == expected
-    assert sorted(stored.column("f_ad")[:-1]) == [0] * 5 + [1] * 5 + [2] * 10 + [3] * 10
+    assert sorted(stored.rows(stored.column("f_ad")[:-1], "item")) == [0] * 5 + [1] * 5 + [2] * 10 + [3] * 10
     log.schema["vocabularies"] = {"item": {"min_count": 6}}
     assert log.ingest().vocabulary("item") == {"1": 10, "3": 10}
 

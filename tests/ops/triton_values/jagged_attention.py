@@ -143,7 +143,4 @@ def test_refusals():
     q, k, v = qkv(3, dtype=DTYPES[0])
     refused(qkv(3, width=24, dtype=DTYPES[0]), "width K of a head must be one of")
     refused(qkv(3, dtype=torch.float64), "computes in")
-    refused([q, k.double(), v.double()], "one device and dtype")
     refused([q, k, v], "scale must be above 0", scale=-1.0)
-    huge = q[:1].expand(2**27 + 1, 1, 16)
-    refused([huge] * 3, "at most 2147483647 elements, got 2147483664")

@@ -5,7 +5,7 @@ from typing import Any
 from opengem.data.checking.logs import SPLITS, Logs
 from opengem.data.checking.report import DataCheck, percent
 from opengem.data.ingestion.join.before import Before
-from opengem.data.ingestion.join.events import make_events
+from opengem.data.ingestion.join.events import drop_events, make_events
 from opengem.schema.words import Task
 
 MANY_WITHOUT_HISTORY = 0.5
@@ -102,10 +102,10 @@ def _histories(logs: Logs, check: DataCheck) -> dict[str, Any]:
     for stream in logs.schema.streams:
         events, early = make_events(logs.con, logs.schema, logs.plan, stream, Before())
         logs.con.execute(
-            f'CREATE TABLE "first_{stream.name}" AS SELECT number, min(available) AS available '
-            f'FROM "s_{stream.name}" GROUP BY 1'
+            f'CREATE TABLE "first_{stream.name}" AS SELECT p.number, min(s.available) AS available '
+            f'FROM "s_{stream.name}" s JOIN people p ON p."user" = s."user" GROUP BY 1'
         )
-        logs.con.execute(f'DROP TABLE "s_{stream.name}"')
+        drop_events(logs.con, stream)
         facts[stream.name] = {"events": events, "before_their_request": early}
     names = [s.name for s in logs.schema.streams]
     joins = " ".join(f'LEFT JOIN "first_{n}" "f_{n}" ON "f_{n}".number = e.number' for n in names)

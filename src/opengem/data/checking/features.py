@@ -6,7 +6,7 @@ import numpy as np
 
 from opengem.data.checking.logs import Logs
 from opengem.data.checking.report import DataCheck, percent
-from opengem.data.ingestion.join.statistics import derived_sql
+from opengem.data.ingestion.join.ids import derived_sql
 from opengem.schema.words import Feature
 
 PSI_LARGE = 0.25

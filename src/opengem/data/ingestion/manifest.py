@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from opengem.data.arrow_file import ArrowFile
 from opengem.data.checksum import sha256_of
 from opengem.data.encoder import Encoder
 from opengem.data.ingestion.folder import segment_name
 from opengem.data.ingestion.join.examples import Examples, training
 from opengem.data.ingestion.read.plan import Plan
 from opengem.data.ingestion.work_database import one_row
+from opengem.data.manifest import FORMAT
 from opengem.data.segments import BASE
 from opengem.schema.inputs import (
     AttributeInput,
@@ -25,9 +27,8 @@ from opengem.schema.inputs import (
     TableInput,
     TaskInput,
 )
-from opengem.schema.words import Schema
+from opengem.schema.words import Schema, Vocabulary
 
-FORMAT = 2
 _NOT_DATA = ("manifest.json", "schema.toml", "quarantine.parquet")
 
 
@@ -45,6 +46,7 @@ class Facts:
     early: dict[str, int] = field(default_factory=dict)
     labels: dict[str, dict[str, int]] = field(default_factory=dict)
     vocabularies: dict[str, dict[str, int]] = field(default_factory=dict)
+    codes: dict[str, int] = field(default_factory=dict)
     history_lengths: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     storage: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -138,7 +140,7 @@ def _base_rate(counts: dict[str, int]) -> float:
 
 
 def storage(con: Any, folder: Path, lengths: dict[str, np.ndarray], facts: Facts) -> None:
-    """Weigh a segment against one copy of the history for each of its examples.
+    """Weigh a segment against one whole copy of the history, as raw values, in each of its examples.
 
     Args:
         con: Connection of the work database.
@@ -150,12 +152,22 @@ def storage(con: Any, folder: Path, lengths: dict[str, np.ndarray], facts: Facts
     examples = per_request.fetchnumpy()["n"]
     store, copied = 0, 0.0
     for name, length in lengths.items():
-        size = sum(f.stat().st_size for f in (folder / "sequences" / name).iterdir())
-        store += size
-        copied += float(np.dot(length, examples)) * size / max(facts.events[name], 1)
+        target = folder / "sequences" / name
+        store += sum(f.stat().st_size for f in target.iterdir())
+        copied += float(np.dot(length, examples)) * _event_bytes(target)
     rows = (folder / "examples.arrow").stat().st_size + (folder / "requests.arrow").stat().st_size
     facts.storage = {"bytes_store": store, "bytes_copied_estimate": int(copied), "bytes_rows": rows}
     (facts.counts["ads"],) = one_row(con, "SELECT count(*) FROM ads")
+
+
+def _event_bytes(folder: Path) -> float:
+    """Return the bytes of the values of one event, on average over the buckets in `folder`."""
+    widths, events = [], []
+    for path in folder.glob("bucket-*.arrow"):
+        file = ArrowFile(path)
+        widths.append(sum(kind.bit_width for kind in file.table(file.names).schema.types) / 8)
+        events.append(file.num_rows)
+    return float(np.average(widths, weights=events if any(events) else None))
 
 
 def schema_content(schema: Schema) -> str:
@@ -181,6 +193,10 @@ def write_manifest(
         "inputs": facts.spec.to_dict(),
         **_record(facts),
         "vocabularies": facts.vocabularies,
+        "codes": facts.codes,
+        "admission": {
+            name: dataclasses.asdict(schema.vocabularies.get(name, Vocabulary())) for name in facts.codes
+        },
         "segments": [segment],
         "files": files,
         "sources": sources,
@@ -212,6 +228,7 @@ def append_to_manifest(
         "data_fingerprint": hashlib.sha256(content.encode()).hexdigest(),
         "segments": [*old["segments"], {"folder": folder, "buckets": facts.buckets} | _counted(facts)],
         "inputs": dataclasses.replace(facts.spec, tasks=tasks).to_dict(),
+        "codes": facts.codes,
         "files": old["files"] | files,
         "sources": sources,
     }

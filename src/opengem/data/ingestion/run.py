@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from opengem.data.arrow_sink import write_table
-from opengem.data.encoder import Encoder
+from opengem.data.encoder import FIRST_ROW, Encoder
 from opengem.data.ingestion.append import DoesNotContinue, check_continues, new_files, unknown_ads
 from opengem.data.ingestion.folder import check_replaceable, fresh_folder, fresh_segment, only_writer
 from opengem.data.ingestion.join.before import Before
 from opengem.data.ingestion.join.events import encode_events, make_events
 from opengem.data.ingestion.join.examples import Examples, make_examples
+from opengem.data.ingestion.join.ids import count_ids, write_ids
 from opengem.data.ingestion.join.labels import log_end, make_labels
 from opengem.data.ingestion.join.rows import settle_rows
 from opengem.data.ingestion.join.statistics import make_encoder
 from opengem.data.ingestion.manifest import (
-    FORMAT,
     Facts,
     append_to_manifest,
     input_spec,
@@ -44,6 +44,7 @@ from opengem.data.ingestion.writing import (
     write_requests,
     write_stream,
 )
+from opengem.data.manifest import FORMAT
 from opengem.data.matured_labels import write_matured
 from opengem.data.sequence_store import length_histogram
 from opengem.errors import DataError
@@ -248,16 +249,21 @@ class _Run:
             counted = make_events(self.con, schema, plan, stream, before)
             facts.events[stream.name], facts.early[stream.name] = counted
         facts.latest = max(before.latest, self._latest())
+        self._begin("statistics")
+        tables = count_ids(self.con, schema, plan, examples.train_end)
         encoder = self.encoder
         if encoder is None:
-            self._begin("statistics")
             sizes = self._vector_sizes(counts)
-            encoder, facts.vocabularies = make_encoder(self.con, schema, plan, examples.train_end, sizes)
+            encoder, facts.vocabularies = make_encoder(
+                self.con, schema, plan, examples.train_end, sizes, tables
+            )
             encoder.column_kinds = column_kinds(schema, plan, sources)
             (self.folder / "encoder").mkdir()
             encoder.save(self.folder / "encoder")
+        codes = write_ids(self.con, plan, schema, encoder, before, examples.train_end, self.folder)
+        facts.codes = {name: len(ids) + FIRST_ROW for name, ids in codes.items()}
         label_counts(self.con, schema, facts)
-        lengths = self._write(plan, encoder, examples, buckets, facts)
+        lengths = self._write(plan, encoder.with_vocabularies(codes), examples, buckets, facts)
         facts.count_matured(self._write_matured())
         facts.spec = input_spec(schema, plan, encoder, facts)
         facts.quarantined = write_quarantine(self.con, sources, self.folder / "quarantine.parquet")
@@ -382,6 +388,7 @@ class _Run:
             slices[stream.name] = write_stream(
                 self.con,
                 stream,
+                plan,
                 encoder,
                 self.folder,
                 buckets,

@@ -1,6 +1,7 @@
 """Encoding and writing: users, ads, examples, requests and the buckets of each stream."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from opengem.data.arrow_sink import ArrowSink
-from opengem.data.encoder import Encoder, derived_ids
+from opengem.data.encoder import FIRST_ROW, Encoder, derived_ids
 from opengem.data.ingestion.join.before import Before
 from opengem.data.ingestion.read.plan import Plan
 from opengem.data.sequence_store import BucketEvents, write_bucket
+from opengem.data.ties import Text, TiedIds, tie_keys
 from opengem.schema.words import Attribute, Feature, Schema, Stream
 
 _ROWS = 262_144
@@ -189,6 +191,7 @@ def write_requests(
 def write_stream(
     con: Any,
     stream: Stream,
+    plan: Plan,
     encoder: Encoder,
     folder: Path,
     buckets: int,
@@ -208,21 +211,24 @@ def write_stream(
     )
     for bucket in range(buckets):
         inside = f"number % {buckets} = {bucket}"
-        events = _bucket_events(con, stream, encoder, bucket, before, advance)
-        asked = con.sql(f'SELECT request, number, "time" FROM requests WHERE {inside}').fetchnumpy()
+        events = _bucket_events(con, stream, plan, encoder, bucket, before, advance)
+        # by user, so that looking them up among the sorted events goes through memory once
+        asked = con.sql(
+            f'SELECT request, number, "time" FROM requests WHERE {inside} ORDER BY number'
+        ).fetchnumpy()
         where = asked["request"] - before.requests
         start[where], end[where] = write_bucket(target, bucket, events, asked["number"], asked["time"])
     return start, end
 
 
 def _bucket_events(
-    con: Any, stream: Stream, encoder: Encoder, bucket: int, before: Before, advance: Advance
+    con: Any, stream: Stream, plan: Plan, encoder: Encoder, bucket: int, before: Before, advance: Advance
 ) -> BucketEvents:
     pieces: dict[str, list[np.ndarray]] = {name: [] for name in ("number", "available", "time", "pos")}
     encoded: dict[str, list[np.ndarray]] = {a.name: [] for a in stream.attributes}
     for rows in _stream_of(con, f'SELECT * FROM "e_{stream.name}" WHERE bucket = {bucket}'):
         for name, values in pieces.items():
-            values.append(rows.column(name).to_numpy())
+            values.append(rows.column(name).to_numpy().astype(np.int64, copy=False))
         for a in stream.attributes:
             column = rows.column(f"a_{stream.name}.{a.name}")
             values = column.to_numpy() if a.kind == "id" else encode_attribute(stream, a, encoder, column)
@@ -238,4 +244,17 @@ def _bucket_events(
         a.name: joined(encoded[a.name], np.int32 if a.kind == "id" else np.float32) for a in stream.attributes
     }
     user, available, time, pos = (joined(pieces[n], np.int64) for n in ("number", "available", "time", "pos"))
-    return BucketEvents(user, available, time, pos, attributes)
+    ids = {
+        a.name: TiedIds(
+            attributes[a.name], encoder.window[a.table], _text(encoder, a.table, attributes[a.name])
+        )
+        for a in sorted(stream.attributes, key=lambda a: _from_ads(plan, stream, a))
+        if a.kind == "id"
+    }
+    ties = partial(tie_keys, attributes, ids)
+    return BucketEvents(user, available, time, pos, attributes, ties)
+
+
+def _text(encoder: Encoder, table: str, codes: np.ndarray) -> Text:
+    ids = encoder.vocabularies[table].ids
+    return lambda places: ids.take(pa.array(codes[places] - FIRST_ROW))

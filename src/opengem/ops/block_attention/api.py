@@ -3,13 +3,14 @@
 from torch import Tensor
 
 from opengem.errors import ConfigError
+from opengem.ops.arguments import check_offsets, check_operands
 from opengem.ops.backend import Backend, call
-from opengem.ops.block_attention import fused, packed, reference, triton
-from opengem.ops.jagged_layout import check_offsets
+from opengem.ops.block_attention import cpu, native, packed, reference, triton
 
 BACKENDS = (
     Backend("triton", triton.block_attention, triton.obstacle, triton.suits),
-    Backend("fused", fused.block_attention, fused.obstacle),
+    Backend("native", native.block_attention, native.obstacle, native.suits),
+    Backend("cpu", cpu.block_attention, cpu.obstacle),
     Backend("packed", packed.block_attention),
     Backend("reference", reference.block_attention),
 )
@@ -34,14 +35,15 @@ def block_attention(
 
     Args:
         qkv_L3HK: Queries, keys and values `(L, 3, H, K)`, floating point.
-        offsets: `(R + 1,)` int64.
+        offsets: `(R + 1,)` int64 or int32.
         rotation_LP2: `(L, K / 2, 2)`, cosine and sine by which the pair (2p, 2p + 1) of queries, keys and
             values of each event is turned; `None` for no rotation.
         block: Events a block, at least 1.
         shift: Events by which borders are moved towards the start of the row, 0 to block - 1. Half a block
             on every other layer lets information cross borders.
         scale: Factor on the scores; `None` for `K ** -0.5`.
-        backend: `auto`, `triton` (CUDA, bfloat16 or float16), `fused` (CPU), `packed` or `reference`.
+        backend: `auto`, `triton` (CUDA, bfloat16 or float16), `native` (CPU, float32, compiled), `cpu` (torch alone),
+            `packed` or `reference`.
 
     Returns:
         `(L, H, K)`.
@@ -53,7 +55,6 @@ def block_attention(
     Source: blocks of 64, non-causal, rotation of all three: Meta's released attention code. The shifted
         borders are our reconstruction (they stand in no source).
     """
-    check_offsets("block_attention", "offsets", offsets)
     if qkv_L3HK.dim() != 4 or qkv_L3HK.shape[1] != 3 or not qkv_L3HK.is_floating_point():
         raise ConfigError(
             f"block_attention: qkv must be floating point (L, 3, H, K), got {tuple(qkv_L3HK.shape)} {qkv_L3HK.dtype}"
@@ -67,5 +68,9 @@ def block_attention(
         raise ConfigError(
             f"block_attention: rotation must be (L, K / 2, 2) with K even, got {tuple(rotation_LP2.shape)} for K = {K}"
         )
+    check_operands("block_attention", {"qkv": qkv_L3HK}, {"offsets": offsets, "rotation": rotation_LP2})
+    check_offsets("block_attention", "offsets", offsets, L)
     scale = K**-0.5 if scale is None else scale
-    return call("block_attention", BACKENDS, backend, qkv_L3HK, offsets, rotation_LP2, block, shift, scale)
+    return call(
+        "block_attention", BACKENDS, backend, qkv_L3HK, offsets.long(), rotation_LP2, block, shift, scale
+    )

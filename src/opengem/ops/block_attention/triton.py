@@ -1,5 +1,6 @@
 """Block attention on the device through Triton: one program a block and head, rotation fused forward and backward."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,8 +51,6 @@ def obstacle(
         return f"scale must be above 0, got {scale}"
     if rotation_LP2 is not None and rotation_LP2.requires_grad:
         return "rotation gets no gradient: it must not require one"
-    if rotation_LP2 is not None and rotation_LP2.device != qkv_L3HK.device:
-        return f"rotation must be on the device of qkv, {qkv_L3HK.device}, got {rotation_LP2.device}"
     return target.obstacle(qkv_L3HK)
 
 
@@ -82,7 +81,12 @@ def _places(offsets: Tensor, total: int, block: int, shift: int) -> Tiles:
 
 
 def _run(
-    kernel: str, pointers: list[Tensor | None], numbers: tuple, strides: list[int], rotated: bool, block: int
+    kernel: str,
+    pointers: Sequence[Tensor | None],
+    numbers: tuple,
+    strides: list[int],
+    rotated: bool,
+    block: int,
 ) -> None:
     from opengem.ops.block_attention import triton_kernels
 

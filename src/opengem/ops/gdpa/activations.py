@@ -36,9 +36,29 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 """Name -> function. `gelu_taylor` is a polynomial: its inputs must stay within about [-1.5, 1.5]."""
 
 
+_BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "identity": lambda grad, x: grad,
+    "gelu": torch.ops.aten.gelu_backward,
+    "gelu_tanh": lambda grad, x: torch.ops.aten.gelu_backward(grad, x, approximate="tanh"),
+    "relu": lambda grad, x: torch.ops.aten.threshold_backward(grad, x, 0),
+    "silu": torch.ops.aten.silu_backward,
+    "hardswish": torch.ops.aten.hardswish_backward,
+}
+"""Name -> gradient of the scores from that of the weights, where torch has it as one call."""
+
+
 def activate(scores: Tensor, activation: tuple[str, ...], head_dim: int) -> Tensor:
     """Apply one activation, or one a head along `head_dim`."""
     if len(set(activation)) == 1:
         return ACTIVATIONS[activation[0]](scores)
     heads = scores.unbind(head_dim)
     return torch.stack([ACTIVATIONS[a](h) for a, h in zip(activation, heads, strict=True)], dim=head_dim)
+
+
+def activate_backward(grad: Tensor, scores: Tensor, activation: tuple[str, ...], head_dim: int) -> Tensor:
+    """Return the gradient of the scores from `grad`, that of `activate`'s result."""
+    if len(set(activation)) == 1 and activation[0] in _BACKWARD:
+        return _BACKWARD[activation[0]](grad, scores)
+    with torch.enable_grad():
+        leaf = scores.detach().requires_grad_()
+        return torch.autograd.grad(activate(leaf, activation, head_dim), leaf, grad)[0]

@@ -3,13 +3,15 @@
 from torch import Tensor
 
 from opengem.errors import ConfigError, nearest
+from opengem.ops.arguments import check_index, check_offsets, check_operands
 from opengem.ops.backend import Backend, call
-from opengem.ops.gdpa import padded, reference, triton
+from opengem.ops.gdpa import cpu, native, padded, reference, triton
 from opengem.ops.gdpa.activations import ACTIVATIONS
-from opengem.ops.jagged_layout import check_offsets
 
 BACKENDS = (
     Backend("triton", triton.gdpa, triton.obstacle, triton.suits),
+    Backend("native", native.gdpa, native.obstacle, native.suits),
+    Backend("cpu", cpu.gdpa, cpu.obstacle, cpu.suits),
     Backend("padded", padded.gdpa),
     Backend("reference", reference.gdpa),
 )
@@ -43,15 +45,16 @@ def gdpa(
         q: `(L, H, K)` with `q_offsets`; or dense `(B, N, H, K)`; or seeds `(N, H, K)` without offsets.
         k: `(M, H, K)` with `k_offsets`; or dense `(R, M, H, K)`.
         v: As `k`.
-        q_offsets: `(B + 1,)` int64.
-        k_offsets: `(R + 1,)` int64.
-        request_of_row: `(B,)` int64 from 0 to R - 1, the row of keys that each row of queries reads, so
+        q_offsets: `(B + 1,)` int64 or int32.
+        k_offsets: `(R + 1,)` int64 or int32.
+        request_of_row: `(B,)` int64 or int32 from 0 to R - 1, the row of keys that each row of queries reads, so
             that many ads share one request's keys; `None`: row b reads row b.
         activation: A name of `ACTIVATIONS`, or one a head.
-        alpha: Scale of the scores, above 0; a published variant uses 1 / longest row.
+        alpha: Scale of the scores; a published variant uses 1 / longest row.
         max_q: Longest row of queries, if known (saves reading it from the device); no row may be longer.
         max_k: Longest row of keys, likewise.
-        backend: `auto`, `triton` (CUDA, bfloat16 or float16), `padded` or `reference`.
+        backend: `auto`, `triton` (CUDA, bfloat16 or float16), `native` (CPU, float32, compiled), `cpu` (torch alone),
+            `padded` or `reference`.
 
     Returns:
         As `q`; for seeds `(B, N, H, K)`.
@@ -83,9 +86,30 @@ def gdpa(
             f"{'with' if q_offsets is not None else 'without'} offsets, k {tuple(k.shape)} "
             f"{'with' if k_offsets is not None else 'without'} offsets"
         )
-    for key, offsets in (("q_offsets", q_offsets), ("k_offsets", k_offsets)):
-        if offsets is not None:
-            check_offsets("gdpa", key, offsets)
+    others = {"q_offsets": q_offsets, "k_offsets": k_offsets, "request_of_row": request_of_row}
+    check_operands("gdpa", {"q": q, "k": k, "v": v}, others)
+    if q_offsets is not None:
+        check_offsets("gdpa", "q_offsets", q_offsets, q.shape[0])
+        q_offsets = q_offsets.long()
+    if k_offsets is not None:
+        check_offsets("gdpa", "k_offsets", k_offsets, k.shape[0])
+        k_offsets = k_offsets.long()
+    q_rows, k_rows = _rows(q, q_offsets), _rows(k, k_offsets)
+    if request_of_row is not None:
+        check_index("gdpa", "request_of_row", request_of_row, k_rows)  # type: ignore[arg-type]
+        request_of_row, k_rows = request_of_row.long(), request_of_row.shape[0]
+    if q_rows is not None and q_rows != k_rows:
+        raise ConfigError(
+            f"gdpa: q must have as many rows as {'k' if request_of_row is None else 'request_of_row'}, got {q_rows} "
+            f"and {k_rows}"
+        )
     return call(
         "gdpa", BACKENDS, backend, q, k, v, q_offsets, k_offsets, request_of_row, names, alpha, max_q, max_k
     )
+
+
+def _rows(x: Tensor, offsets: Tensor | None) -> int | None:
+    """Return the rows of an operand, or `None` for seeds."""
+    if offsets is not None:
+        return offsets.shape[0] - 1
+    return x.shape[0] if x.dim() == 4 else None

@@ -48,9 +48,9 @@ def launch_of(kernel: str, generation: int, width: int) -> Launch:
     return LAUNCHES[kernel, generation, max(width, 32)] if generation else target.INTERPRETER
 
 
-def obstacle(q: Tensor, k: Tensor, v: Tensor, *_rest: Any) -> str:
+def obstacle(q: Tensor, *_rest: Any) -> str:
     """Say why the kernels cannot run here, or return an empty string."""
-    return target.obstacle(q, k, v)
+    return target.obstacle(q)
 
 
 def suits(q: Tensor, *_rest: Any) -> bool:

@@ -49,7 +49,7 @@ def sides(
         length = offsets.diff()
         if request_of_row is not None:
             # the nth run of one request holds the rows for which that many changes were counted
-            run = pad(request[1:] != request[:-1], (1, 0)).cumsum(0)
+            run = pad(request[1:] != request[:-1], (1, 0)).cumsum(0)[: request.shape[0]]
             request = torch.zeros_like(request).scatter(0, run, request)
             length = torch.zeros_like(length).scatter_add(0, run, length)
         first = out = length.cumsum(0) - length

@@ -3,13 +3,14 @@
 from torch import Tensor
 
 from opengem.errors import ConfigError
+from opengem.ops.arguments import check_offsets, check_operands
 from opengem.ops.backend import Backend, call
-from opengem.ops.jagged_attention import padded, reference, rows, triton
-from opengem.ops.jagged_layout import check_offsets
+from opengem.ops.jagged_attention import cpu, native, padded, reference, triton
 
 BACKENDS = (
     Backend("triton", triton.jagged_attention, triton.obstacle, triton.suits),
-    Backend("rows", rows.jagged_attention, rows.obstacle, rows.suits),
+    Backend("native", native.jagged_attention, native.obstacle, native.suits),
+    Backend("cpu", cpu.jagged_attention, cpu.obstacle, cpu.suits),
     Backend("padded", padded.jagged_attention),
     Backend("reference", reference.jagged_attention),
 )
@@ -38,8 +39,8 @@ def jagged_attention(
         q_LHK: Queries `(L, H, K)`, floating point.
         k_MHK: Keys `(M, H, K)`.
         v_MHK: Values, as the keys.
-        q_offsets: `(R + 1,)` int64.
-        k_offsets: `(R + 1,)` int64; `None`: self-attention, keys stand on `q_offsets`.
+        q_offsets: `(R + 1,)` int64 or int32.
+        k_offsets: `(R + 1,)` int64 or int32; `None`: self-attention, keys stand on `q_offsets`.
         causal: Event i sees no event after it. Self-attention only.
         window: Event i sees events i - window to i + window; at least 0; `None` for no limit.
             Self-attention only; with `causal`, i - window to i.
@@ -47,8 +48,8 @@ def jagged_attention(
         max_q: Longest row of queries, if known; no row may be longer. Backends that pad need it under
             export or to avoid reading it from a device.
         max_k: Longest row of keys, likewise.
-        backend: `auto`, `triton` (CUDA, bfloat16 or float16), `rows` (CPU, loop, long rows), `padded` or
-            `reference`.
+        backend: `auto`, `triton` (CUDA, bfloat16 or float16), `native` (CPU, float32, compiled), `cpu` (torch alone),
+            `padded` or `reference`.
 
     Returns:
         `(L, H, K)`.
@@ -59,13 +60,10 @@ def jagged_attention(
 
     Source: Jagged Flash Attention (2409.15373) for the layout; window as in Kunlun (2602.10016).
     """
-    check_offsets("jagged_attention", "q_offsets", q_offsets)
-    if k_offsets is not None:
-        check_offsets("jagged_attention", "k_offsets", k_offsets)
-        if causal or window is not None:
-            raise ConfigError(
-                "jagged_attention: causal and window need self-attention (k_offsets=None), got k_offsets"
-            )
+    if k_offsets is not None and (causal or window is not None):
+        raise ConfigError(
+            "jagged_attention: causal and window need self-attention (k_offsets=None), got k_offsets"
+        )
     if window is not None and window < 0:
         raise ConfigError(f"jagged_attention: window must be at least 0 events or None, got {window}")
     same = k_offsets is None
@@ -80,8 +78,14 @@ def jagged_attention(
             f"jagged_attention: q must be (L, H, K), k and v (M, H, K) (M = L without k_offsets), and both offsets "
             f"of one length; got q {tuple(q_LHK.shape)}, k {tuple(k_MHK.shape)}, v {tuple(v_MHK.shape)}"
         )
+    offsets = {"q_offsets": q_offsets, "k_offsets": k_offsets}
+    check_operands("jagged_attention", {"q": q_LHK, "k": k_MHK, "v": v_MHK}, offsets)
+    check_offsets("jagged_attention", "q_offsets", q_offsets, q_LHK.shape[0])
+    if k_offsets is not None:
+        check_offsets("jagged_attention", "k_offsets", k_offsets, k_MHK.shape[0])
     scale = q_LHK.shape[2] ** -0.5 if scale is None else scale
-    k_offsets = q_offsets if k_offsets is None else k_offsets
+    q_offsets = q_offsets.long()
+    k_offsets = q_offsets if k_offsets is None else k_offsets.long()
     max_k = max_q if same and max_k is None else max_k
     return call(
         "jagged_attention",

@@ -38,12 +38,12 @@ def launch_of(kernel: str, generation: int, width: int) -> Launch:
     return LAUNCHES[kernel, generation, max(width, 64)] if generation else target.INTERPRETER
 
 
-def obstacle(q_LHK: Tensor, k_MHK: Tensor, v_MHK: Tensor, *rest: Any) -> str:
+def obstacle(q_LHK: Tensor, *rest: Any) -> str:
     """Say why the kernels cannot run here, or return an empty string."""
-    scale = rest[4]
+    scale = rest[6]
     if scale <= 0:
         return f"scale must be above 0, got {scale}"
-    return target.obstacle(q_LHK, k_MHK, v_MHK)
+    return target.obstacle(q_LHK)
 
 
 def suits(q_LHK: Tensor, *_rest: Any) -> bool:

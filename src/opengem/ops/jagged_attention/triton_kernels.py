@@ -96,13 +96,13 @@ def forward(
                 acc, top, total, q, k_row, k_stride, v_row, v_stride, at, length, before, after, scale,
                 MASKED == 1, OWN, OTHER, D,
             )
+        place = at + tl.arange(0, OWN)
         # a row without keys answers zero; any other sum of zero is a bad input and shows as NaN
-        total = tl.where(length == 0, 1.0, total)
+        total = tl.where((length == 0) | (place >= own_length), 1.0, total)
         acc = acc * (1.0 / total)[:, None]
         store_values(
             acc, out_ptr + answer * out_stride + head * out_head, out_stride, at, own_length, OWN, D
         )
-        place = at + tl.arange(0, OWN)
         tl.store(log_sum_ptr + head * L + first + place, top + tl.log2(total), mask=place < own_length)
 
 

@@ -1,7 +1,6 @@
 """Jagged layouts: pad, unpad, concat, split, gather, segment reduce, expand."""
 
 from opengem.ops.jagged_layout.api import (
-    check_offsets,
     concat,
     expand,
     gather,
@@ -14,7 +13,6 @@ from opengem.ops.jagged_layout.api import (
 from opengem.ops.jagged_layout.vectorised import offsets_of_lengths, row_and_position, size_of
 
 __all__ = [
-    "check_offsets",
     "concat",
     "expand",
     "gather",

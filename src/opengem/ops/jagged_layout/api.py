@@ -5,6 +5,7 @@ from typing import Literal
 from torch import Tensor
 
 from opengem.errors import ConfigError
+from opengem.ops.arguments import check_index, check_offsets
 from opengem.ops.backend import Backend, call
 from opengem.ops.jagged_layout import reference, vectorised
 
@@ -16,15 +17,6 @@ def _backends(name: str) -> tuple[Backend, ...]:
 _PAD, _PAD_MASK, _UNPAD = _backends("pad"), _backends("pad_mask"), _backends("unpad")
 _CONCAT, _SPLIT, _GATHER = _backends("concat"), _backends("split"), _backends("gather")
 _REDUCE = _backends("segment_reduce")
-
-
-def check_offsets(operation: str, name: str, offsets: Tensor) -> None:
-    """Raise `ConfigError` unless `offsets` is a 1-D integer tensor with at least one entry."""
-    if offsets.dim() != 1 or offsets.dtype.is_floating_point or offsets.shape[0] < 1:
-        raise ConfigError(
-            f"{operation}: {name} must be a 1-D integer tensor of R + 1 entries from 0 to the number of values, "
-            f"got shape {tuple(offsets.shape)} and {offsets.dtype}"
-        )
 
 
 def _check_length(operation: str, name: str, length: int) -> None:
@@ -39,7 +31,7 @@ def pad(
 
     Args:
         values: `(L, ...)`.
-        offsets: `(R + 1,)` int64.
+        offsets: `(R + 1,)` int64 or int32.
         length: Places of a row, at least 0. Of a longer row the last `length` values are kept.
         newest_last: Values stand at the end of the row (the last value always in the last place), zeros
             before them; otherwise values first, zeros after them.
@@ -48,23 +40,23 @@ def pad(
     Returns:
         `(R, length, ...)`.
     """
-    check_offsets("pad", "offsets", offsets)
+    check_offsets("pad", "offsets", offsets, values.shape[0])
     _check_length("pad", "length", length)
-    return call("pad", _PAD, backend, values, offsets, length, newest_last)
+    return call("pad", _PAD, backend, values, offsets.long(), length, newest_last)
 
 
 def pad_mask(offsets: Tensor, length: int, *, newest_last: bool = True, backend: str = "auto") -> Tensor:
     """Return which places of `pad`'s result hold a value, `(R, length)` bool.
 
     Args:
-        offsets: `(R + 1,)` int64.
+        offsets: `(R + 1,)` int64 or int32.
         length: Places of a row, at least 0.
         newest_last: As for `pad`.
         backend: `auto`, `vectorised` or `reference`.
     """
     check_offsets("pad_mask", "offsets", offsets)
     _check_length("pad_mask", "length", length)
-    return call("pad_mask", _PAD_MASK, backend, offsets, length, newest_last)
+    return call("pad_mask", _PAD_MASK, backend, offsets.long(), length, newest_last)
 
 
 def unpad(dense: Tensor, offsets: Tensor, *, newest_last: bool = True, backend: str = "auto") -> Tensor:
@@ -72,7 +64,7 @@ def unpad(dense: Tensor, offsets: Tensor, *, newest_last: bool = True, backend: 
 
     Args:
         dense: `(R, N, ...)`.
-        offsets: `(R + 1,)` int64 of the values to return. Where a row is longer than N its oldest values
+        offsets: `(R + 1,)` int64 or int32 of the values to return. Where a row is longer than N its oldest values
             were lost in padding: they come back as zeros.
         newest_last: As for `pad`.
         backend: `auto`, `vectorised` or `reference`.
@@ -85,7 +77,7 @@ def unpad(dense: Tensor, offsets: Tensor, *, newest_last: bool = True, backend: 
         raise ConfigError(
             f"unpad: dense must be (R, N, ...) with R = {offsets.shape[0] - 1}, got {tuple(dense.shape)}"
         )
-    return call("unpad", _UNPAD, backend, dense, offsets, newest_last)
+    return call("unpad", _UNPAD, backend, dense, offsets.long(), newest_last)
 
 
 def concat(
@@ -95,23 +87,23 @@ def concat(
 
     Args:
         a: `(L, ...)`.
-        a_offsets: `(R + 1,)` int64.
+        a_offsets: `(R + 1,)` int64 or int32.
         b: `(M, ...)`, as `a` in all other dimensions.
-        b_offsets: `(R + 1,)` int64.
+        b_offsets: `(R + 1,)` int64 or int32.
         backend: `auto`, `vectorised` or `reference`.
 
     Returns:
         Values `(L + M, ...)` and offsets `(R + 1,)`.
     """
-    check_offsets("concat", "a_offsets", a_offsets)
-    check_offsets("concat", "b_offsets", b_offsets)
+    check_offsets("concat", "a_offsets", a_offsets, a.shape[0])
+    check_offsets("concat", "b_offsets", b_offsets, b.shape[0])
     if a_offsets.shape != b_offsets.shape or a.shape[1:] != b.shape[1:]:
         raise ConfigError(
             f"concat: both sides must have the same number of rows and the same inner shape, got "
             f"{a_offsets.shape[0] - 1} rows of {tuple(a.shape[1:])} and "
             f"{b_offsets.shape[0] - 1} rows of {tuple(b.shape[1:])}"
         )
-    return call("concat", _CONCAT, backend, a, a_offsets, b, b_offsets)
+    return call("concat", _CONCAT, backend, a, a_offsets.long(), b, b_offsets.long())
 
 
 def split(
@@ -121,16 +113,16 @@ def split(
 
     Args:
         values: `(L, ...)`.
-        offsets: `(R + 1,)` int64.
+        offsets: `(R + 1,)` int64 or int32.
         newest: Values of the second part, at least 0; a shorter row goes there whole.
         backend: `auto`, `vectorised` or `reference`.
 
     Returns:
         Older values and their offsets, recent values and their offsets.
     """
-    check_offsets("split", "offsets", offsets)
+    check_offsets("split", "offsets", offsets, values.shape[0])
     _check_length("split", "newest", newest)
-    return call("split", _SPLIT, backend, values, offsets, newest)
+    return call("split", _SPLIT, backend, values, offsets.long(), newest)
 
 
 def gather(values: Tensor, offsets: Tensor, rows: Tensor, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
@@ -138,16 +130,16 @@ def gather(values: Tensor, offsets: Tensor, rows: Tensor, *, backend: str = "aut
 
     Args:
         values: `(L, ...)`.
-        offsets: `(R + 1,)` int64.
-        rows: `(B,)` int64, each from 0 to R - 1, in any order, with repetitions.
+        offsets: `(R + 1,)` int64 or int32.
+        rows: `(B,)` int64 or int32, each from 0 to R - 1, in any order, with repetitions.
         backend: `auto`, `vectorised` or `reference`.
 
     Returns:
         Values `(M, ...)` and offsets `(B + 1,)`.
     """
-    check_offsets("gather", "offsets", offsets)
-    check_offsets("gather", "rows", rows.new_zeros(1) if rows.dim() == 1 and rows.shape[0] == 0 else rows)
-    return call("gather", _GATHER, backend, values, offsets, rows)
+    check_offsets("gather", "offsets", offsets, values.shape[0])
+    check_index("gather", "rows", rows, offsets.shape[0] - 1)
+    return call("gather", _GATHER, backend, values, offsets.long(), rows.long())
 
 
 def segment_reduce(
@@ -157,17 +149,17 @@ def segment_reduce(
 
     Args:
         values: `(L, ...)` floating point.
-        offsets: `(R + 1,)` int64.
+        offsets: `(R + 1,)` int64 or int32.
         how: `sum`, `mean` or `max`.
         backend: `auto`, `vectorised` or `reference`.
 
     Returns:
         `(R, ...)`.
     """
-    check_offsets("segment_reduce", "offsets", offsets)
+    check_offsets("segment_reduce", "offsets", offsets, values.shape[0])
     if how not in ("sum", "mean", "max"):
         raise ConfigError(f'segment_reduce: how must be "sum", "mean" or "max", got "{how}"')
-    return call("segment_reduce", _REDUCE, backend, values, offsets, how)
+    return call("segment_reduce", _REDUCE, backend, values, offsets.long(), how)
 
 
 def expand(rows: Tensor, request_of_example: Tensor) -> Tensor:
@@ -175,7 +167,7 @@ def expand(rows: Tensor, request_of_example: Tensor) -> Tensor:
 
     Args:
         rows: `(R, ...)`.
-        request_of_example: `(B,)` int64, from 0 to R - 1.
+        request_of_example: `(B,)` int64 or int32, from 0 to R - 1.
 
     Returns:
         `(B, ...)`.

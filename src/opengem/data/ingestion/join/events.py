@@ -14,7 +14,7 @@ from opengem.schema.words import Attribute, Schema, Stream
 
 
 def make_events(con: Any, schema: Schema, plan: Plan, stream: Stream, before: Before) -> tuple[int, int]:
-    """Make the work table `s_STREAM`: user number, available, time, position and attributes of each event.
+    """Make `s_STREAM`: user, available, time, position and attributes of each event. A view where that costs no join.
 
     An event is available from the latest of its time, its arrival and, where it carries a request, that request's
     time: so the history of a request is a prefix of the user's events in order of availability, and never holds an
@@ -38,7 +38,7 @@ def make_events(con: Any, schema: Schema, plan: Plan, stream: Stream, before: Be
     known = 'greatest(o."time", o."arrival")' if table.arrival else 'o."time"'
     by_request = bool(not impressions and table.request and schema.impressions.key)
     available = f'greatest({known}, coalesce(r."time", {known}))' if by_request else known
-    joins = ' JOIN people p ON p."user" = o."user"'
+    joins = ""
     if by_request:
         joins += ' LEFT JOIN requests r ON r."user" = o."user" AND r.key = o.request'
     of_ads = [a.name for a in stream.attributes if plan.attribute_place[stream.name, a.name] == "ads"]
@@ -54,17 +54,18 @@ def make_events(con: Any, schema: Schema, plan: Plan, stream: Stream, before: Be
         where = f" WHERE o.type IN ({listed})"
     early = f'r."time" IS NOT NULL AND {known} < r."time"' if by_request else "FALSE"
     own = (
-        f'SELECT p.number, {available} AS available, o."time", 0::BIGINT AS pos, {early} AS early, '
+        f'SELECT o."user", {available} AS available, o."time", 0::INTEGER AS pos, {early} AS early, '
         f"{', '.join(_own(a, stream, plan, item) for a in stream.attributes)}{rows} FROM {source} o{joins}{where}"
     )
     ready = f" UNION ALL {_ready(stream, plan)}" if stream.ready and not before.examples else ""
-    con.execute(f'CREATE TABLE "s_{stream.name}" AS {own}{ready}')
+    kind = "TABLE" if joins or ready else "VIEW"
+    con.execute(f'CREATE {kind} "s_{stream.name}" AS {own}{ready}')
     events, too_early = one_row(con, f'SELECT count(*), count(*) FILTER (early) FROM "s_{stream.name}"')
     return events, too_early
 
 
 def encode_events(con: Any, stream: Stream, encoder: Encoder, buckets: int) -> None:
-    """Make `e_STREAM` of `s_STREAM`: ids as rows of their tables, and the rows of one bucket together.
+    """Make `e_STREAM` of `s_STREAM`: users as numbers, ids as rows of their tables, by bucket and in a history's order.
 
     Rows are what `Encoder.encode_ids` gives: 0 where null, 1 where unseen. They are a fraction of the ids' size, so
     that a log larger than memory is sorted in little room.
@@ -93,14 +94,24 @@ def encode_events(con: Any, stream: Stream, encoder: Encoder, buckets: int) -> N
         name for name, *_ in con.execute(f'DESCRIBE "s_{stream.name}"').fetchall() if name.startswith("row_")
     ]
     columns += "".join(f', s."{name}"' for name in listed)
-    order = " ORDER BY bucket" if buckets > 1 else ""
+    (last,) = one_row(con, "SELECT coalesce(max(number), 0) FROM people")
+    number = "p.number" if last >= 2**31 else "p.number::INTEGER"
     con.execute(
-        f'CREATE TABLE "e_{stream.name}" AS SELECT (s.number % {buckets})::INTEGER AS bucket, s.number, s.available, '
-        f's."time", s.pos{columns} FROM "s_{stream.name}" s{joins}{order}'
+        f'CREATE TABLE "e_{stream.name}" AS SELECT (p.number % {buckets})::INTEGER AS bucket, '
+        f"{number} AS number, s.available, "
+        f's."time", s.pos{columns} FROM "s_{stream.name}" s JOIN people p ON p."user" = s."user"{joins} '
+        'ORDER BY bucket, number, available, "time", pos'
     )
-    con.execute(f'DROP TABLE "s_{stream.name}"')
+    drop_events(con, stream)
     for table in tables:
         con.unregister(f"v_{table}")
+
+
+def drop_events(con: Any, stream: Stream) -> None:
+    """Drop `s_STREAM`."""
+    name = f"s_{stream.name}"
+    (view,) = one_row(con, "SELECT count(*) FROM duckdb_views() WHERE view_name = ?", [name])
+    con.execute(f'DROP {"VIEW" if view else "TABLE"} "{name}"')
 
 
 def _own(attribute: Attribute, stream: Stream, plan: Plan, item: str) -> str:
@@ -126,7 +137,5 @@ def _ready(stream: Stream, plan: Plan) -> str:
         else:
             columns.append(f"NULL::{'VARCHAR' if attribute.kind == 'id' else 'DOUBLE'}")
     join = f' LEFT JOIN ads a ON a.key = o."a_{stream.name}.{item}"' if from_ads else ""
-    return (
-        f'SELECT p.number, o."time", o."time", o.pos, FALSE, {", ".join(columns)} FROM "r_{stream.name}" o '
-        f'JOIN people p ON p."user" = o."user"{join}'
-    )
+    keys = 'o."user", o."time", o."time", o.pos::INTEGER, FALSE'
+    return f'SELECT {keys}, {", ".join(columns)} FROM "r_{stream.name}" o{join}'

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opengem.data.ingestion.join.before import SPLITS, Before
-from opengem.data.ingestion.read.plan import Plan
+from opengem.data.ingestion.read.plan import Plan, same_readings
 from opengem.data.ingestion.work_database import one_row
 from opengem.errors import DataError
 from opengem.schema.words import Schema
@@ -51,17 +51,7 @@ def make_examples(con: Any, schema: Schema, plan: Plan, before: Before) -> Examp
     _make_people(con, schema, before)
     _make_entities(con, schema, plan, before)
     _make_requests(con, schema, plan, before)
-    columns = [u.name for u in plan.uses["impressions"] if u.name not in ("user", "request", "split")]
-    listed = ", ".join(f'i."{c}"' for c in columns)
-    key = "request" if schema.impressions.key else "src"
-    con.execute(
-        f"CREATE TABLE examples AS SELECT row_number() OVER (ORDER BY r.request, {_order('i', plan)}) "
-        f"- 1 + {before.examples} AS row, "
-        f'r.request, r.number, r."user", r."time" AS request_time, r.rank, {listed}, '
-        f"coalesce(a.row, 0) AS ad_row FROM t_impressions i "
-        f'JOIN requests r ON r."user" = i."user" AND r.key = i.{key} LEFT JOIN ad_rows a ON a.key = i.ad'
-    )
-    con.execute("DROP TABLE t_impressions")
+    _make_rows(con, schema, plan, before)
     count, requests = one_row(con, "SELECT count(*), count(DISTINCT request) FROM examples")
     (users,) = one_row(con, f"SELECT count(*) FROM people WHERE number >= {before.users}")
     if not count and not before.examples:
@@ -70,6 +60,26 @@ def make_examples(con: Any, schema: Schema, plan: Plan, before: Before) -> Examp
         )
     splits, train_end = _splits(con, schema, before)
     return Examples(count, requests, users, splits, train_end)
+
+
+def _make_rows(con: Any, schema: Schema, plan: Plan, before: Before) -> None:
+    uses = [u for u in plan.uses["impressions"] if u.name not in ("request", "split")]
+    repeated = same_readings(uses)
+    listed = ", ".join(f'i."{u.name}"' for u in uses if u.name not in {"user", *repeated})
+    if schema.impressions.key:
+        row = f"row_number() OVER (ORDER BY r.request, {_order('i', plan)}) - 1 + {before.examples}"
+        same = 'r."user" = i."user" AND r.key = i.request'
+    else:  # each row is a request of its own, and they are in order already
+        row = f"r.request - {before.requests} + {before.examples}"
+        same = "r.key = i.src"
+    con.execute(
+        f'CREATE TABLE example_rows AS SELECT {row} AS row, r.request, r.number, r."user", '
+        f'r."time" AS request_time, r.rank, r.user_row, {listed}, coalesce(a.row, 0) AS ad_row '
+        f"FROM t_impressions i JOIN requests r ON {same} LEFT JOIN ad_rows a ON a.key = i.ad"
+    )
+    con.execute("DROP TABLE t_impressions")
+    again = "".join(f', "{first}" AS "{name}"' for name, first in repeated.items())
+    con.execute(f"CREATE VIEW examples AS SELECT *{again} FROM example_rows")
 
 
 def training(schema: Schema) -> str:
@@ -151,7 +161,9 @@ def _make_requests(con: Any, schema: Schema, plan: Plan, before: Before) -> None
 
 def _order(name: str, plan: Plan) -> str:
     """Return the order of a request's examples: what the data set holds of a row decides, and last its place."""
-    scalar = [u.name for u in plan.uses["impressions"] if u.role not in ("ids", "vector")]
+    uses = plan.uses["impressions"]
+    repeated = same_readings(uses)
+    scalar = [u.name for u in uses if u.role not in ("ids", "vector") and u.name not in repeated]
     first = ["time", "id", "ad", "surface"]
     ordered = [c for c in first if c in scalar]
     ordered += [c for c in scalar if c not in first and c.startswith(("y_", "f_"))]

@@ -1,23 +1,25 @@
 """Vocabularies and number statistics, from the training window alone."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from opengem.data.dictionary import WINDOW
 from opengem.data.encoder import Encoder, Vocabulary
-from opengem.data.ingestion.join.examples import training
+from opengem.data.ingestion.join.ids import source_of
 from opengem.data.ingestion.read.plan import Plan
 from opengem.data.ingestion.work_database import one_row
-from opengem.schema.words import Feature, Schema
+from opengem.schema.words import Schema
 from opengem.schema.words import Vocabulary as VocabularyWords
 
 _DIGITS = 10  # sums over threads differ in their last digits; what is kept does not
 
 
 def make_encoder(
-    con: Any, schema: Schema, plan: Plan, train_end: int, sizes: dict[str, int]
+    con: Any, schema: Schema, plan: Plan, train_end: int, sizes: dict[str, int], tables: Sequence[str]
 ) -> tuple[Encoder, dict[str, dict[str, int]]]:
     """Return the encoder, and for each embedding table what its vocabulary holds.
 
@@ -25,99 +27,46 @@ def make_encoder(
     the end of the training window. Means and standard deviations (of the population) are over the same rows.
 
     Args:
-        con: Connection of the work database, with `examples`, `users`, `ads` and `s_STREAM`.
+        con: Connection of the work database, with `read`, `users`, `ads`, `s_STREAM` and `seen_TABLE`.
         schema: The schema.
         plan: Where features are found.
         train_end: End of the training window in Unix ms.
         sizes: Vector feature -> its length.
+        tables: The embedding tables.
 
     Returns:
         The encoder; table -> `ids` kept, `seen` readings of them, `rare_ids` and `rare` readings below the limits,
         `missing` readings that were null.
     """
-    con.execute(
-        f"CREATE VIEW train AS SELECT e.*, r.user_row FROM examples e JOIN requests r ON r.request = e.request "
-        f"WHERE {training(schema).replace('rank', 'e.rank')}"
-    )
     vocabularies: dict[str, Vocabulary] = {}
     counts: dict[str, np.ndarray] = {}
     report: dict[str, dict[str, int]] = {}
-    for table, queries in _readings(schema, plan, train_end).items():
+    for table in tables:
         words = schema.vocabularies.get(table, VocabularyWords())
-        vocabularies[table], counts[table], report[table] = _vocabulary(con, queries, words)
+        vocabularies[table], counts[table], report[table] = _vocabulary(con, table, words)
     numbers = {
         name: _mean_and_std(con, query) for name, query in _number_queries(schema, plan, train_end).items()
     }
     surfaces: tuple[str, ...] = ()
     if schema.impressions.surface:
-        found = con.execute("SELECT DISTINCT surface FROM train ORDER BY surface").fetchall()
+        found = con.execute(f"SELECT DISTINCT surface FROM read WHERE day = {WINDOW} ORDER BY 1").fetchall()
         surfaces = tuple(name for (name,) in found)
-    con.execute("DROP VIEW train")
     return Encoder(vocabularies, numbers, surfaces, sizes, counts), report
 
 
-def derived_sql(feature: Feature, time: str) -> str:
-    """Return the SQL of an id that is derived from a time, as `encoder.derived_ids` does."""
-    if feature.derive == "hour":
-        return f"CAST(({time} // 3600000) % 24 AS VARCHAR)"
-    return f"CAST(({time} // 86400000 + 3) % 7 AS VARCHAR)"
-
-
-def _source_of(feature: Feature, plan: Plan) -> str:
-    """Return SQL for (value, n) of a feature over the training examples."""
-    if feature.derive:
-        return f"SELECT {derived_sql(feature, 'time')} AS value, count(*) AS n FROM train GROUP BY 1"
-    column = f'"f_{feature.name}"'
-    place = plan.place[feature.name]
-    if place == "impressions":
-        return f"SELECT {column} AS value, 1 AS n FROM train"
-    row = {"users": "user_row", "ads": "ad_row"}[place]
-    return (
-        f"SELECT x.{column} AS value, t.n FROM (SELECT {row} AS row, count(*) AS n FROM train GROUP BY 1) t "
-        f"LEFT JOIN {place} x ON x.row = t.row"
-    )
-
-
-def _readings(schema: Schema, plan: Plan, train_end: int) -> dict[str, list[str]]:
-    """Return for each embedding table SQL of (id, n), in the order in which the schema names the tables."""
-    readings: dict[str, list[str]] = {}
-    for feature in schema.features:
-        source = _source_of(feature, plan)
-        if feature.kind == "id":
-            query = f"SELECT value AS id, n FROM ({source})"
-        elif feature.kind == "ids":
-            query = (
-                f"SELECT unnest(value) AS id, n FROM ({source}) WHERE value IS NOT NULL "
-                f"UNION ALL SELECT NULL, n FROM ({source}) WHERE value IS NULL"
-            )
-        else:
-            continue
-        readings.setdefault(feature.table, []).append(query)
-    for stream in schema.streams:
-        for attribute in stream.attributes:
-            if attribute.kind == "id":
-                readings.setdefault(attribute.table, []).append(
-                    f'SELECT "a_{stream.name}.{attribute.name}" AS id, 1 AS n FROM "s_{stream.name}" '
-                    f"WHERE available < {train_end}"
-                )
-    return readings
-
-
 def _vocabulary(
-    con: Any, queries: list[str], words: VocabularyWords
+    con: Any, table: str, words: VocabularyWords
 ) -> tuple[Vocabulary, np.ndarray, dict[str, int]]:
-    union = " UNION ALL ".join(f"({q})" for q in queries)
-    con.execute(f"CREATE TABLE seen AS SELECT id, sum(n)::BIGINT AS n FROM ({union}) GROUP BY id")
+    window = f'(SELECT id, n FROM "seen_{table}" WHERE day = {WINDOW})'
     limit = f" LIMIT {words.limit}" if words.limit else ""
     kept = con.sql(
-        f"SELECT id, n FROM seen WHERE id IS NOT NULL AND n >= {words.min_count} ORDER BY n DESC, id{limit}"
+        f"SELECT id, n FROM {window} WHERE id IS NOT NULL AND n >= {words.min_count} ORDER BY n DESC, id{limit}"
     ).to_arrow_table()
     ids, total, missing = one_row(
         con,
         "SELECT count(id), coalesce(sum(n) FILTER (id IS NOT NULL), 0), coalesce(sum(n) FILTER (id IS NULL), 0) "
-        "FROM seen",
+        f"FROM {window}",
     )
-    con.execute("DROP TABLE seen")
     counts = kept.column("n").to_numpy().astype(np.int64)
     seen = int(counts.sum())
     report = {
@@ -136,7 +85,11 @@ def _vocabulary(
 
 
 def _number_queries(schema: Schema, plan: Plan, train_end: int) -> dict[str, str]:
-    queries = {f.name: _source_of(f, plan) for f in schema.features if f.kind == "number"}
+    queries = {
+        f.name: f"SELECT value, n FROM ({source_of(f, plan)}) WHERE day = {WINDOW}"
+        for f in schema.features
+        if f.kind == "number"
+    }
     for stream in schema.streams:
         for attribute in stream.attributes:
             if attribute.kind == "number":

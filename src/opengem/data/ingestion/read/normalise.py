@@ -17,7 +17,7 @@ from opengem.data.columns import (
     plain,
     vectors,
 )
-from opengem.data.ingestion.read.plan import Use
+from opengem.data.ingestion.read.plan import Use, same_readings
 from opengem.data.ingestion.read.sources import SourceFile
 from opengem.data.times import read_times
 from opengem.errors import DataError
@@ -64,7 +64,8 @@ def normalise(
         findings: Counts that are added to.
 
     Returns:
-        Columns by name; int array `(n,)`, 0 where the row is good, else 1 + the index of the reason; the reasons.
+        Columns by name, each reading once; int array `(n,)`, 0 where the row is good, else 1 + the index of the reason;
+        the reasons.
 
     Raises:
         DataError: A column's type cannot hold what the schema says.
@@ -78,12 +79,14 @@ def normalise(
             reasons.append(reason)
             fault[mask & (fault == 0)] = len(reasons)
 
+    repeated = same_readings(uses)
     for use in uses:
-        array = plain(column_of(batch, file, use.column))
-        values, bad, reason = _read(array, use, findings)
-        columns[use.name] = values
-        report(bad, reason)
+        if use.name not in repeated:
+            array = plain(column_of(batch, file, use.column))
+            columns[use.name], bad, reason = _read(array, use, findings)
+            report(bad, reason)
         if use.required:
+            values = columns[repeated.get(use.name, use.name)]
             report(np.asarray(values.is_null()), _null_reason(use))
     return columns, fault, reasons
 

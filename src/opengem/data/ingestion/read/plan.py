@@ -29,6 +29,17 @@ class Use:
     first: bool = False
     time: TimeColumn | None = None
 
+    @property
+    def reading(self) -> tuple[object, ...]:
+        """What is read, and as what; two uses of one reading have the same values."""
+        return self.column, self.role, self.cast, self.separator, self.first, self.time
+
+
+def same_readings(uses: list[Use]) -> dict[str, str]:
+    """Return the names of uses that repeat the reading of an earlier one -> the name of that one."""
+    first: dict[tuple[object, ...], str] = {}
+    return {u.name: first[u.reading] for u in uses if first.setdefault(u.reading, u.name) != u.name}
+
 
 @dataclass
 class Plan:

@@ -1,6 +1,7 @@
 """Reading a table: every file as a stream of typed batches into the work database, faults into quarantine."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 
 from opengem.data.columns import canonical_ids, plain
 from opengem.data.ingestion.read.normalise import SQL_TYPES, Findings, column_of, normalise
-from opengem.data.ingestion.read.plan import Use
+from opengem.data.ingestion.read.plan import Use, same_readings
 from opengem.data.ingestion.read.sources import BROKEN, Source, SourceFile
 from opengem.data.ingestion.work_database import one_row
 from opengem.errors import DataError
@@ -59,35 +60,57 @@ def read_table(
         DataError: A file cannot be read, or a column has the wrong type.
     """
     target = f"t_{source.table}"
-    types = {"src": "BIGINT", **{u.name: SQL_TYPES[u.role] for u in uses}, "content": "UBIGINT"}
-    columns = ", ".join(f'"{name}" {kind}' for name, kind in types.items())
+    types = {"src": "BIGINT", **{u.name: SQL_TYPES[u.role] for u in uses}}
+    types |= {"content": "UBIGINT"} if content or not source.files else {}
+    repeated = same_readings(uses)
+    columns = ", ".join(
+        f'"{name}" {kind}'
+        + (f' GENERATED ALWAYS AS ("{repeated[name]}") VIRTUAL' if name in repeated else "")
+        for name, kind in types.items()
+    )
     con.execute(f'CREATE TABLE "{target}" ({columns})')
     counts = Counts()
     counts.findings.sizes |= {f"f_{name}": size for name, size in sizes.items()}
     needed = list(dict.fromkeys([*(u.column for u in uses), *table.where, *content]))
-    inbox = _Inbox(con, target)
-    for number, file in enumerate(source.files):
-        for start, batch in batches(file, needed, source.table):
-            rows = np.arange(start, start + batch.num_rows, dtype=np.int64) + (number << ROW_BITS)
-            advance(batch.num_rows)
-            if table.where:
-                kept = _where(batch, file, table)
-                counts.passed_over += int((~kept).sum())
-                batch, rows = batch.filter(pa.array(kept)), rows[kept]
-            counts.read += batch.num_rows
-            if batch.num_rows:
-                _take_in(con, inbox, source, file, batch, rows, uses, content, counts.findings, table)
-    inbox.empty()
+    with _Inbox(con, target) as inbox:
+        for number, file in enumerate(source.files):
+            for start, batch in batches(file, needed, source.table):
+                rows = np.arange(start, start + batch.num_rows, dtype=np.int64) + (number << ROW_BITS)
+                advance(batch.num_rows)
+                if table.where:
+                    kept = _where(batch, file, table)
+                    counts.passed_over += int((~kept).sum())
+                    batch, rows = batch.filter(pa.array(kept)), rows[kept]
+                counts.read += batch.num_rows
+                if batch.num_rows:
+                    _take_in(con, inbox, source, file, batch, rows, uses, content, counts.findings, table)
     return counts
 
 
 class _Inbox:
-    """Rows on their way into a work table: many together, for the database is slow at taking in a few at a time."""
+    """Rows on their way into a work table: many together, for the database is slow at taking in a few at a time.
+
+    A thread puts them in, while the next ones are read.
+    """
 
     def __init__(self, con: Any, target: str) -> None:
-        self.con, self.target = con, target
+        self.con, self.target = con.cursor(), target
         self.waiting: list[pa.Table] = []
         self.bytes = 0
+        self._thread = ThreadPoolExecutor(1)
+        self._under_way: Future[None] | None = None
+
+    def __enter__(self) -> "_Inbox":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            if error[0] is None:
+                self.empty()
+                self._wait()
+        finally:
+            self._thread.shutdown()
+            self.con.close()
 
     def add(self, data: pa.Table) -> None:
         """Add rows: `src`, the columns of the work table, and `raw N`, which together tell whether rows are alike."""
@@ -99,17 +122,28 @@ class _Inbox:
             self.empty()
 
     def empty(self) -> None:
-        """Put all rows that wait into the work table."""
+        """Have all rows that wait put into the work table."""
         if not self.waiting:
             return
-        data = pa.concat_tables(self.waiting)
+        self._wait()
+        self._under_way = self._thread.submit(self._put, pa.concat_tables(self.waiting))
         self.waiting, self.bytes = [], 0
+
+    def _wait(self) -> None:
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+
+    def _put(self, data: pa.Table) -> None:
         raw = [f'"{name}"' for name in data.column_names if name.startswith("raw ")]
-        listed = ", ".join(f'"{name}"' for name in data.column_names if not name.startswith("raw "))
-        hashed = f"hash({', '.join(raw)})" if raw else "NULL"
-        self.con.register("incoming", data)
-        self.con.execute(f'INSERT INTO "{self.target}" SELECT {listed}, {hashed} FROM incoming')
-        self.con.unregister("incoming")
+        names = [f'"{name}"' for name in data.column_names if not name.startswith("raw ")]
+        values = [*names, f"hash({', '.join(raw)})"] if raw else names
+        names = [*names, "content"] if raw else names
+        self.con.register("arriving", data)
+        self.con.execute(
+            f'INSERT INTO "{self.target}" ({", ".join(names)}) SELECT {", ".join(values)} FROM arriving'
+        )
+        self.con.unregister("arriving")
 
 
 def content_columns(name: str, table: Table, source: Source, used: list[str]) -> list[str]:
