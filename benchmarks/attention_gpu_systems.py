@@ -13,7 +13,6 @@ from torch import Tensor
 from opengem.ops.block_attention import block_attention
 from opengem.ops.gdpa import gdpa
 from opengem.ops.jagged_attention import jagged_attention
-from opengem.ops.jagged_layout import pad, pad_mask, unpad
 from opengem.ops.rotary_attention import rotate
 
 BLOCK = 64
@@ -111,8 +110,27 @@ class Problem:
         return Problem(self.shape, self.lengths[first:], self.offsets[first:] - begin, tensors, rotation)
 
 
-def ours(made: Problem, backend: str = "triton") -> Callable[..., Tensor]:
+@dataclass
+class Call:
+    """How a system computes an operation.
+
+    Attributes:
+        tensors: Its operands, in the layout that it likes best: to make them is not part of the work.
+        run: Function of the operands.
+        read: What of its answer is the operation's, `(L, H, K)`.
+    """
+
+    tensors: list[Tensor]
+    run: Callable[..., Tensor]
+    read: Callable[[Tensor], Tensor] = lambda out: out
+
+
+def ours(made: Problem, backend: str = "triton") -> Call:
     """Return this project's operation."""
+    return Call(made.tensors, _ours(made, backend))
+
+
+def _ours(made: Problem, backend: str) -> Callable[..., Tensor]:
     if made.shape.operation == "GDPA":
         alpha = made.shape.width**-0.5
         return lambda q, k, v: gdpa(
@@ -125,13 +143,17 @@ def ours(made: Problem, backend: str = "triton") -> Callable[..., Tensor]:
 
 def padded(made: Problem) -> Callable[..., Tensor]:
     """Return the operation on rows padded to the longest; without a mask where no row is shorter."""
-    offsets, longest = made.offsets, made.shape.longest
+    longest, rows = made.shape.longest, len(made.lengths)
+    held = torch.arange(longest, device=made.offsets.device) < made.offsets.diff()[:, None]
+    # where each value stands, found once: nothing is read from the device in a call
+    place = held.flatten().nonzero().flatten()
 
     def fill(x: Tensor) -> Tensor:
-        return pad(x, offsets, longest, newest_last=False)
+        empty = x.new_zeros(rows * longest, *x.shape[1:])
+        return empty.index_copy(0, place, x).unflatten(0, (rows, longest))
 
     def strip(x: Tensor) -> Tensor:
-        return unpad(x, offsets, newest_last=False)
+        return x.flatten(0, 1).index_select(0, place)
 
     if made.shape.operation == "GDPA":
         alpha = made.shape.width**-0.5
@@ -142,7 +164,6 @@ def padded(made: Problem) -> Callable[..., Tensor]:
 
         return feed_forward
     full = bool((made.lengths == longest).all())
-    held = pad_mask(offsets, longest, newest_last=False)
     # an empty row sees its padding, which is zeros
     held = held | (made.offsets.diff() == 0)[:, None]
 
@@ -160,7 +181,7 @@ def padded(made: Problem) -> Callable[..., Tensor]:
         def in_blocks(qkv: Tensor) -> Tensor:
             turned = F.pad(fill(rotate(qkv, made.rotation[:, None, None])), (0, 0) * 3 + (0, more))
             q, k, v = turned.unflatten(1, (-1, BLOCK)).flatten(0, 1).unbind(2)
-            out = attend(q, k, v, seen).unflatten(0, (made.offsets.shape[0] - 1, -1)).flatten(1, 2)
+            out = attend(q, k, v, seen).unflatten(0, (rows, -1)).flatten(1, 2)
             return strip(out[:, :longest])
 
         return in_blocks
@@ -168,25 +189,24 @@ def padded(made: Problem) -> Callable[..., Tensor]:
     return lambda q, k, v: strip(attend(fill(q), fill(k), fill(v), seen))
 
 
-def compiled_padded(made: Problem) -> Callable[..., Tensor]:
-    """Return the padded operation, compiled."""
-    return torch.compile(padded(made), dynamic=False)
+def compiled_padded(made: Problem) -> Call:
+    """Return the padded operation, compiled whole for its shape."""
+    # code of earlier shapes counts towards the limit beyond which nothing is compiled
+    torch.compiler.reset()
+    return Call(made.tensors, torch.compile(padded(made), dynamic=False, fullgraph=True))
 
 
-def fbgemm(made: Problem) -> Callable[..., Tensor]:
-    """Return FBGEMM's jagged flash attention as the same function of the same operands.
-
-    It takes heads first, no scale, and divides its weights by the longest length: the scale is put on the queries and
-    the division taken back, as two passes over one tensor each.
-    """
+def fbgemm(made: Problem) -> Call:
+    """Return FBGEMM's jagged flash attention: heads first, no scale, weights divided by the longest length."""
     attention = fbgemm_operator()
     longest, scale = made.shape.longest, made.shape.width**-0.5
-
-    def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        heads_first = ((q * scale).transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1))
-        return attention(*heads_first, made.offsets, longest).transpose(0, 1) * longest
-
-    return call
+    q, k, v = made.tensors
+    tensors = [x.transpose(0, 1).contiguous() for x in (q * scale, k, v)]
+    return Call(
+        tensors,
+        lambda q, k, v: attention(q, k, v, made.offsets, longest),
+        lambda out: out.transpose(0, 1) * longest,
+    )
 
 
 def fbgemm_operator() -> Callable[..., Tensor]:
@@ -204,16 +224,16 @@ def fbgemm_operator() -> Callable[..., Tensor]:
     return operator
 
 
-def gap(made: Problem, call: Callable[..., Tensor]) -> float:
+def gap(made: Problem, call: Call) -> float:
     """Return the largest difference of a system from the reference on the last rows, over the largest value."""
     few = made.last_rows()
-    expected = ours(few, "reference")(*few.tensors)
+    expected = _ours(few, "reference")(*few.tensors)
     with torch.no_grad():
-        found = call(*made.tensors)[made.tensors[0].shape[0] - expected.shape[0] :]
+        found = call.read(call.run(*call.tensors))[made.tensors[0].shape[0] - expected.shape[0] :]
     return float((found.double() - expected).abs().max() / expected.abs().max().clamp(min=1e-9))
 
 
-SYSTEMS: dict[str, dict[str, Callable[[Problem], Callable[..., Tensor]]]] = {
+SYSTEMS: dict[str, dict[str, Callable[[Problem], Call]]] = {
     "jagged attention": {"triton": ours, "FBGEMM": fbgemm, "compiled padded": compiled_padded},
     "GDPA": {"triton": ours, "compiled padded": compiled_padded},
     "block attention": {"triton": ours, "compiled padded": compiled_padded},

@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import attention_gpu  # noqa: E402
-from attention_gpu_systems import Problem, Shape, Unavailable, fbgemm, gap, ours, padded  # noqa: E402
+from attention_gpu_systems import Call, Problem, Shape, Unavailable, fbgemm, gap, ours, padded  # noqa: E402
 
 OPERATIONS = ("jagged attention", "GDPA", "block attention")
 
@@ -76,14 +76,14 @@ def test_flops_of_full_rows_are_those_that_torch_counts(operation):
 def test_systems_compute_the_same_function(operation, sparsity):
     made = Problem.draw(small(operation, sparsity=sparsity), "cpu", torch.float32)
     assert len(made.lengths) == made.shape.rows
-    for call in (padded(made), ours(made, "reference")):
+    for call in (Call(made.tensors, padded(made)), ours(made, "reference")):
         assert gap(made, call) < 1e-5
 
 
 def test_a_wrong_answer_shows():
     made = Problem.draw(small("jagged attention"), "cpu", torch.float32)
     right = padded(made)
-    assert gap(made, lambda q, k, v: right(q, k, v) * 1.2) > attention_gpu.ALLOWED
+    assert gap(made, Call(made.tensors, right, lambda out: out * 1.2)) > attention_gpu.ALLOWED
 
 
 def test_last_rows_are_those_of_the_whole():

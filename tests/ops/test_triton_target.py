@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,6 +30,21 @@ def test_cpu_tensors_are_refused_by_name_and_cause(monkeypatch, operation, insta
     cause = "it runs on CUDA tensors .* got cpu" if installed else r'pip install "opengem\[kernels\]"'
     with pytest.raises(BackendUnavailable, match=f'{operation}: backend "triton" cannot run: .*{cause}'):
         OPERATIONS[operation](torch.zeros(3, 1, 16), offsets_of([3]))
+
+
+@pytest.mark.parametrize(
+    ("has", "runs"), [((8, 0), True), ((8, 9), False), ((9, 0), True), ((10, 3), True), ((12, 0), False)]
+)
+def test_other_devices_are_refused_by_their_capability(monkeypatch, has, runs):
+    monkeypatch.setattr(target, "_INSTALLED", True)
+    monkeypatch.setattr(target, "INTERPRETED", False)
+    monkeypatch.setattr(target, "_DTYPES", (torch.bfloat16,))
+    monkeypatch.setattr(target, "capability", lambda device: has)
+    operand = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, shape=(3, 1, 64))
+    expected = (
+        "" if runs else f"it is built for devices of compute capability 8.0, 9 and 10, got {has[0]}.{has[1]}"
+    )
+    assert target.obstacle(operand) == expected
 
 
 def test_import_of_opengem_brings_neither_triton_nor_the_compiler():

@@ -59,14 +59,26 @@ def obstacle(x: Tensor) -> str:
         return f"it computes in {' or '.join(str(d) for d in _DTYPES)}, got {x.dtype}"
     if x.shape[-1] not in _WIDTHS:
         return f"the width K of a head must be one of {_WIDTHS}, got {x.shape[-1]}"
-    if not INTERPRETED and generation(x.device) not in (8, 9, 10):
-        return f"it is built for compute capability 8, 9 and 10, got {generation(x.device)}"
+    if not INTERPRETED and not _built_for(*capability(x.device)):
+        major, minor = capability(x.device)
+        return f"it is built for devices of compute capability 8.0, 9 and 10, got {major}.{minor}"
     return ""
+
+
+def _built_for(major: int, minor: int) -> bool:
+    # devices of capability 8.6 and 8.9 have less shared memory than some launches take
+    return major in (9, 10) or (major, minor) == (8, 0)
+
+
+def capability(device: torch.device) -> tuple[int, int]:
+    """Return the compute capability of a CUDA device."""
+    properties = torch.cuda.get_device_properties(device)
+    return properties.major, properties.minor
 
 
 def generation(device: torch.device) -> int:
     """Return the major compute capability: 8 Ampere, 9 Hopper, 10 Blackwell; 0 for the interpreter."""
-    return 0 if INTERPRETED else torch.cuda.get_device_properties(device).major
+    return 0 if INTERPRETED else capability(device)[0]
 
 
 def programs(launch: Launch, device: torch.device) -> int:
