@@ -20,10 +20,12 @@ class ArrowSink:
     Args:
         path: File to write.
         schema: Columns and types.
+        piece_rows: Rows of one record batch, at least.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, piece_rows: int = PIECE_ROWS) -> None:
         self._schema = schema
+        self._piece_rows = piece_rows
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_file(self._file, schema)
         self._waiting: list[pa.Table] = []
@@ -43,7 +45,7 @@ class ArrowSink:
         """Add rows; columns must be those of the schema, in order."""
         self._waiting.append(table.cast(self._schema))
         self._rows += table.num_rows
-        if self._rows >= PIECE_ROWS:
+        if self._rows >= self._piece_rows:
             self._flush(last=False)
 
     def _flush(self, last: bool) -> None:

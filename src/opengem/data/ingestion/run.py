@@ -38,6 +38,7 @@ from opengem.data.ingestion.read.sources import Source, describe_files, find_fil
 from opengem.data.ingestion.read.table import Counts, check_times, content_columns, read_table
 from opengem.data.ingestion.work_database import Room, memory_limit_bytes, one_row
 from opengem.data.ingestion.writing import (
+    BUCKETS_AT_ONCE,
     write_entities,
     write_examples,
     write_people,
@@ -53,7 +54,10 @@ from opengem.schema.words import Schema
 
 Progress = Callable[[str, int, int | None], None]
 BYTES_PER_EVENT = 300
-"""Memory that an event of the bucket at hand is reckoned to take while it is sorted and written."""
+"""Memory that an event of a bucket at hand is reckoned to take while it is sorted and written."""
+
+MOST_BUCKETS = 512
+"""Each has a file open while events are dealt out to them; a process may have 1,024 by the defaults of Linux."""
 
 
 @dataclass(frozen=True)
@@ -365,7 +369,8 @@ class _Run:
             table = "examples" if stream.from_table == "impressions" else f"t_{stream.from_table}"
             tables = [table, *([f"r_{stream.name}"] if stream.ready else [])]
             most = max(most, sum(one_row(self.con, f'SELECT count(*) FROM "{t}"')[0] for t in tables))
-        return max(1, -(-most * BYTES_PER_EVENT // memory_limit_bytes(self.con)))
+        wanted = -(-most * BYTES_PER_EVENT * BUCKETS_AT_ONCE // memory_limit_bytes(self.con))
+        return min(max(1, wanted), MOST_BUCKETS)
 
     def _write(
         self, plan: Plan, encoder: Encoder, examples: Examples, buckets: int, facts: Facts
@@ -384,7 +389,7 @@ class _Run:
         lengths: dict[str, np.ndarray] = {}
         users = self.con.sql("SELECT number FROM requests ORDER BY request").fetchnumpy()["number"]
         for stream in self.schema.streams:
-            encode_events(self.con, stream, encoder, buckets)
+            encode_events(self.con, stream, encoder, buckets, self.work)
             slices[stream.name] = write_stream(
                 self.con,
                 stream,
@@ -397,7 +402,6 @@ class _Run:
                 self.work,
                 self._advance,
             )
-            self.con.execute(f'DROP TABLE "e_{stream.name}"')
             start, end = slices[stream.name]
             lengths[stream.name] = end - start + before.lengths(stream.name, users)
             facts.history_lengths[stream.name] = length_histogram(lengths[stream.name])

@@ -1,6 +1,7 @@
 """Encoding and writing: users, ads, examples, requests and the buckets of each stream."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,15 +9,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from opengem.data.arrow_file import ArrowFile
 from opengem.data.arrow_sink import ArrowSink
 from opengem.data.encoder import FIRST_ROW, Encoder, derived_ids
 from opengem.data.ingestion.join.before import Before
+from opengem.data.ingestion.join.events import bucket_file
+from opengem.data.ingestion.join.rows_of_ids import row_of, vocabularies
 from opengem.data.ingestion.read.plan import Plan
 from opengem.data.sequence_store import BucketEvents, write_bucket
 from opengem.data.ties import Text, TiedIds, tie_keys
 from opengem.schema.words import Attribute, Feature, Schema, Stream
 
 _ROWS = 262_144
+BUCKETS_AT_ONCE = 2
+"""Buckets of events that are sorted and written side by side."""
 Advance = Callable[[int], None]
 
 
@@ -44,6 +50,30 @@ def encode_feature(feature: Feature, encoder: Encoder, column: pa.Array) -> pa.A
         return pa.array(encoder.encode_number(feature.name, column))
     matrix = encoder.encode_vectors(feature.name, column)
     return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), encoder.sizes[feature.name])
+
+
+def _joined(features: Iterable[Feature]) -> list[str]:
+    """Return the embedding tables of the features that `_given` encodes."""
+    return [f.table for f in features if f.kind == "id" and not f.derive]
+
+
+def _given(features: Iterable[Feature], source: str) -> tuple[list[str], str]:
+    """Return SQL of the features that a table holds, ids as rows, and of the joins that this takes."""
+    names, joins = [], ""
+    for number, f in enumerate(f for f in features if not f.derive):
+        name = f'{source}."f_{f.name}"'
+        if f.kind == "id":
+            join, row = row_of(f.table, name, f"v{number}")
+            joins += join
+            name = f'{row} AS "f_{f.name}"'
+        names.append(name)
+    return names, joins
+
+
+def _stored(feature: Feature, encoder: Encoder, rows: pa.Table) -> pa.Array:
+    """Return a feature as it is stored, from what `_given` says."""
+    column = rows.column(f"f_{feature.name}")
+    return column if feature.kind == "id" else encode_feature(feature, encoder, column)
 
 
 def features_at(schema: Schema, plan: Plan, place: str, owners: tuple[str, ...]) -> list[Feature]:
@@ -123,14 +153,19 @@ def write_examples(
         *((f"f_{f.name}", feature_type(f, encoder)) for f in features),
         *((f"y_{t.name}", pa.float32()) for t in schema.tasks),
     ]
-    ids = "id" if schema.impressions.id else "row"
-    names = [f'"f_{f.name}"' for f in features if not f.derive] + [f'"y_{t.name}"' for t in schema.tasks]
+    ids = "labelled.id" if schema.impressions.id else "labelled.row"
+    given, joins = _given(features, "labelled")
+    names = [*given, *(f'"y_{t.name}"' for t in schema.tasks)]
     surface = ["surface"] if schema.impressions.surface else []
     listed = ", ".join(
         [f'{ids} AS example_id, request, number, "user", ad, ad_row, "time"', *surface, *names]
     )
-    with ArrowSink(folder / "examples.arrow", pa.schema(fields)) as sink:
-        for rows in _stream_of(con, f"SELECT {listed} FROM labelled ORDER BY row"):
+    query = f"SELECT {listed} FROM labelled{joins} ORDER BY labelled.row"
+    with (
+        vocabularies(con, encoder, _joined(features)),
+        ArrowSink(folder / "examples.arrow", pa.schema(fields)) as sink,
+    ):
+        for rows in _stream_of(con, query):
             time = rows.column("time").to_numpy()
             if surface:
                 surfaces = encoder.encode_surfaces(rows.column("surface"))
@@ -139,8 +174,10 @@ def write_examples(
             arrays = [rows.column(n) for n in ("example_id", "request", "number", "user", "ad", "ad_row")]
             arrays += [pa.array(surfaces), pa.array(time)]
             for f in features:
-                raw = derived_ids(f.derive, time) if f.derive else rows.column(f"f_{f.name}")
-                arrays.append(encode_feature(f, encoder, raw))
+                if f.derive:
+                    arrays.append(encode_feature(f, encoder, derived_ids(f.derive, time)))
+                else:
+                    arrays.append(_stored(f, encoder, rows))
             for t in schema.tasks:
                 labels = rows.column(f"y_{t.name}").combine_chunks().to_numpy(zero_copy_only=False)
                 arrays.append(pa.array(labels.astype(np.float32)))
@@ -170,19 +207,23 @@ def write_requests(
     if keyed:
         fields.append(("request_key", pa.string()))
     key = ", r.key" if keyed else ""
-    names = "".join(f', e."f_{f.name}"' for f in features)
+    given, joins = _given(features, "e")
+    names = "".join(f", {g}" for g in given)
     query = (
         f'SELECT e.row AS first_example, r."time", r.number, r.user_row{key}'
         f"{names} FROM requests r JOIN (SELECT request, min(row) AS row FROM examples GROUP BY request) f "
-        "ON f.request = r.request JOIN examples e ON e.row = f.row ORDER BY r.request"
+        f"ON f.request = r.request JOIN examples e ON e.row = f.row{joins} ORDER BY r.request"
     )
     done = 0
-    with ArrowSink(folder / "requests.arrow", pa.schema(fields)) as sink:
+    with (
+        vocabularies(con, encoder, _joined(features)),
+        ArrowSink(folder / "requests.arrow", pa.schema(fields)) as sink,
+    ):
         for rows in _stream_of(con, query):
             part = slice(done, done + rows.num_rows)
             arrays = [rows.column(n) for n in ("first_example", "time", "number", "user_row")]
             arrays += [pa.array(array[part]) for pair in slices.values() for array in pair]
-            arrays += [encode_feature(f, encoder, rows.column(f"f_{f.name}")) for f in features]
+            arrays += [_stored(f, encoder, rows) for f in features]
             arrays += [rows.column("key")] if keyed else []
             sink.add(pa.table(arrays, names=[n for n, _ in fields]))
             done = part.stop
@@ -200,7 +241,11 @@ def write_stream(
     work: Path,
     advance: Advance,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Write the buckets of a stream, and return start and end of each request's history, `(requests,)` int64."""
+    """Write the buckets of a stream from `bucket_file`, two at a time.
+
+    Returns:
+        Start and end of each request's history, `(requests,)` int64.
+    """
     target = folder / "sequences" / stream.name
     target.mkdir(parents=True)
     start, end = (
@@ -209,41 +254,38 @@ def write_stream(
         ]
         for side in ("start", "end")
     )
-    for bucket in range(buckets):
-        inside = f"number % {buckets} = {bucket}"
-        events = _bucket_events(con, stream, plan, encoder, bucket, before, advance)
+
+    def write(bucket: int) -> int:
+        events = _bucket_events(stream, plan, encoder, bucket_file(work, stream, bucket), before)
         # by user, so that looking them up among the sorted events goes through memory once
-        asked = con.sql(
-            f'SELECT request, number, "time" FROM requests WHERE {inside} ORDER BY number'
-        ).fetchnumpy()
+        query = f'SELECT request, number, "time" FROM requests WHERE number % {buckets} = {bucket} ORDER BY number'
+        with con.cursor() as own:
+            asked = own.sql(query).fetchnumpy()
         where = asked["request"] - before.requests
         start[where], end[where] = write_bucket(target, bucket, events, asked["number"], asked["time"])
+        bucket_file(work, stream, bucket).unlink()
+        return len(events.user)
+
+    with ThreadPoolExecutor(BUCKETS_AT_ONCE) as threads:
+        for events in threads.map(write, range(buckets)):
+            advance(events)
     return start, end
 
 
-def _bucket_events(
-    con: Any, stream: Stream, plan: Plan, encoder: Encoder, bucket: int, before: Before, advance: Advance
-) -> BucketEvents:
-    pieces: dict[str, list[np.ndarray]] = {name: [] for name in ("number", "available", "time", "pos")}
-    encoded: dict[str, list[np.ndarray]] = {a.name: [] for a in stream.attributes}
-    for rows in _stream_of(con, f'SELECT * FROM "e_{stream.name}" WHERE bucket = {bucket}'):
-        for name, values in pieces.items():
-            values.append(rows.column(name).to_numpy().astype(np.int64, copy=False))
-        for a in stream.attributes:
-            column = rows.column(f"a_{stream.name}.{a.name}")
-            values = column.to_numpy() if a.kind == "id" else encode_attribute(stream, a, encoder, column)
-            if f"row_{a.name}" in rows.column_names:  # what its ad says was encoded when the ad was written
-                values = before.of_ads(stream, a, rows.column(f"row_{a.name}").to_numpy(), values)
-            encoded[a.name].append(values)
-        advance(rows.num_rows)
-
-    def joined(parts: list[np.ndarray], kind: type) -> np.ndarray:
-        return np.concatenate(parts) if parts else np.empty(0, kind)
-
-    attributes = {
-        a.name: joined(encoded[a.name], np.int32 if a.kind == "id" else np.float32) for a in stream.attributes
-    }
-    user, available, time, pos = (joined(pieces[n], np.int64) for n in ("number", "available", "time", "pos"))
+def _bucket_events(stream: Stream, plan: Plan, encoder: Encoder, path: Path, before: Before) -> BucketEvents:
+    file = ArrowFile(path)
+    rows = file.table(file.names)
+    attributes: dict[str, np.ndarray] = {}
+    for a in stream.attributes:
+        column = rows.column(f"a_{stream.name}.{a.name}")
+        values = column.to_numpy() if a.kind == "id" else encode_attribute(stream, a, encoder, column)
+        if f"row_{a.name}" in rows.column_names:  # what its ad says was encoded when the ad was written
+            values = before.of_ads(stream, a, rows.column(f"row_{a.name}").to_numpy(), values)
+        attributes[a.name] = values
+    user, available, time, pos = (
+        rows.column(name).to_numpy().astype(np.int64, copy=False)
+        for name in ("number", "available", "time", "pos")
+    )
     ids = {
         a.name: TiedIds(
             attributes[a.name], encoder.window[a.table], _text(encoder, a.table, attributes[a.name])

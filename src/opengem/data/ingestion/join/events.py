@@ -1,16 +1,22 @@
 """The events of each stream: when each became available, and what the model sees of it."""
 
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from opengem.data.encoder import FIRST_ROW, Encoder
+from opengem.data.arrow_sink import ArrowSink
+from opengem.data.encoder import Encoder
 from opengem.data.ingestion.join.before import Before
+from opengem.data.ingestion.join.rows_of_ids import row_of, vocabularies
 from opengem.data.ingestion.read.plan import Plan
 from opengem.data.ingestion.work_database import one_row
-from opengem.schema.inputs import PADDING_ROW, UNSEEN_ROW
 from opengem.schema.words import Attribute, Schema, Stream
+
+_ROWS = 262_144
+_PIECE_ROWS = 1 << 16  # of a bucket in memory before it is written
 
 
 def make_events(con: Any, schema: Schema, plan: Plan, stream: Stream, before: Before) -> tuple[int, int]:
@@ -64,30 +70,26 @@ def make_events(con: Any, schema: Schema, plan: Plan, stream: Stream, before: Be
     return events, too_early
 
 
-def encode_events(con: Any, stream: Stream, encoder: Encoder, buckets: int) -> None:
-    """Make `e_STREAM` of `s_STREAM`: users as numbers, ids as rows of their tables, by bucket and in a history's order.
+def encode_events(con: Any, stream: Stream, encoder: Encoder, buckets: int, folder: Path) -> None:
+    """Write `s_STREAM` to a file a bucket, `bucket_file`, in no order: users as numbers, ids as rows of their tables.
 
-    Rows are what `Encoder.encode_ids` gives: 0 where null, 1 where unseen. They are a fraction of the ids' size, so
-    that a log larger than memory is sorted in little room.
+    Rows are what `Encoder.encode_ids` gives: 0 where null, 1 where unseen. They are a fraction of the ids' size. A
+    bucket holds all events of its users, so each is sorted by itself, and no sort is larger than memory.
 
     Args:
         con: Connection of the work database.
-        stream: The stream.
+        stream: The stream, whose `s_STREAM` is dropped.
         encoder: The vocabularies.
-        buckets: Number of buckets; each is read by itself.
+        buckets: Number of buckets.
+        folder: Where the files go.
     """
     columns, joins = "", ""
-    tables = {a.table for a in stream.attributes if a.kind == "id"}
-    for table in sorted(tables):
-        ids = encoder.vocabularies[table].ids
-        rows = pa.array(np.arange(FIRST_ROW, FIRST_ROW + len(ids)), pa.int32())
-        con.register(f"v_{table}", pa.table({"id": ids, "row": rows}))
     for number, a in enumerate(stream.attributes):
         name = f'"a_{stream.name}.{a.name}"'
         if a.kind == "id":
-            joins += f' LEFT JOIN "v_{a.table}" v{number} ON v{number}.id = s.{name}'
-            missing = f"CASE WHEN s.{name} IS NULL THEN {PADDING_ROW} ELSE {UNSEEN_ROW} END"
-            columns += f", coalesce(v{number}.row, {missing})::INTEGER AS {name}"
+            join, row = row_of(a.table, f"s.{name}", f"v{number}")
+            joins += join
+            columns += f", {row} AS {name}"
         else:
             columns += f", s.{name}"
     listed = [
@@ -96,15 +98,30 @@ def encode_events(con: Any, stream: Stream, encoder: Encoder, buckets: int) -> N
     columns += "".join(f', s."{name}"' for name in listed)
     (last,) = one_row(con, "SELECT coalesce(max(number), 0) FROM people")
     number = "p.number" if last >= 2**31 else "p.number::INTEGER"
-    con.execute(
-        f'CREATE TABLE "e_{stream.name}" AS SELECT (p.number % {buckets})::INTEGER AS bucket, '
-        f"{number} AS number, s.available, "
-        f's."time", s.pos{columns} FROM "s_{stream.name}" s JOIN people p ON p."user" = s."user"{joins} '
-        'ORDER BY bucket, number, available, "time", pos'
+    query = (
+        f'SELECT {number} AS number, s.available, s."time", s.pos{columns} '
+        f'FROM "s_{stream.name}" s JOIN people p ON p."user" = s."user"{joins}'
     )
+    tables = (a.table for a in stream.attributes if a.kind == "id")
+    with ExitStack() as stack:
+        stack.enter_context(vocabularies(con, encoder, tables))
+        rows = con.sql(query).to_arrow_reader(_ROWS)
+        paths = (bucket_file(folder, stream, bucket) for bucket in range(buckets))
+        sinks = [stack.enter_context(ArrowSink(path, rows.schema, _PIECE_ROWS)) for path in paths]
+        for batch in rows:
+            bucket = batch.column("number").to_numpy() % buckets
+            bounds = np.cumsum(np.bincount(bucket, minlength=buckets))
+            by_bucket = pa.Table.from_batches([batch]).take(
+                np.argsort(bucket.astype(np.uint16), kind="stable")
+            )
+            for sink, begin, end in zip(sinks, [0, *bounds], bounds, strict=False):
+                sink.add(by_bucket.slice(begin, end - begin))
     drop_events(con, stream)
-    for table in tables:
-        con.unregister(f"v_{table}")
+
+
+def bucket_file(folder: Path, stream: Stream, bucket: int) -> Path:
+    """Return the file of a bucket's events: number, available, time, pos, attributes, rows of earlier ads."""
+    return folder / f"events-{stream.name}-{bucket:05d}.arrow"
 
 
 def drop_events(con: Any, stream: Stream) -> None:
