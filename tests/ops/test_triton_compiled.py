@@ -9,8 +9,6 @@ from tests.ops.triton_offline import KERNELS, REGISTERS, SHARED_LIMIT, TENSOR_CO
 
 pytest.importorskip("triton", reason='triton is not installed: pip install "opengem[kernels]"')
 
-FAST = {("jagged_attention", "forward", 64), ("block_attention", "forward", 64)}
-
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory):
@@ -24,8 +22,7 @@ def cases():
         for kernel in kernels:
             for width in (64, 128):
                 for architecture in TENSOR_CORE:
-                    fast = (operation, kernel, width) in FAST
-                    marks = () if fast else (pytest.mark.slow,)
+                    marks = () if width == 64 else (pytest.mark.slow,)
                     yield pytest.param(operation, kernel, architecture, width, marks=marks)
 
 

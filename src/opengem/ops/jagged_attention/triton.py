@@ -10,22 +10,31 @@ from opengem.ops.tiles import UNBOUNDED, Tiles, rows_of_offsets, tile_list
 from opengem.ops.triton_target import Launch, programs
 
 LAUNCHES: dict[tuple[str, int, int], Launch] = {
+    ("forward", 8, 32): Launch(own=128, other=32, warps=8, stages=3),
     ("forward", 8, 64): Launch(own=128, other=64, warps=8, stages=3),
     ("forward", 8, 128): Launch(own=64, other=64, warps=4, stages=2, programs=2),
+    ("forward", 9, 32): Launch(own=128, other=128, warps=8, stages=3),
     ("forward", 9, 64): Launch(own=128, other=128, warps=8, stages=3),
     ("forward", 9, 128): Launch(own=128, other=64, warps=8, stages=3),
+    ("forward", 10, 32): Launch(own=128, other=128, warps=8, stages=2),
     ("forward", 10, 64): Launch(own=128, other=128, warps=8, stages=2),
     ("forward", 10, 128): Launch(own=128, other=64, warps=8, stages=2),
+    ("backward_queries", 8, 32): Launch(own=128, other=64, warps=8, stages=3),
     ("backward_queries", 8, 64): Launch(own=128, other=64, warps=8, stages=3),
     ("backward_queries", 8, 128): Launch(own=64, other=64, warps=4, stages=2, programs=2),
+    ("backward_queries", 9, 32): Launch(own=128, other=128, warps=8, stages=2),
     ("backward_queries", 9, 64): Launch(own=128, other=128, warps=8, stages=2),
     ("backward_queries", 9, 128): Launch(own=128, other=64, warps=8, stages=2),
+    ("backward_queries", 10, 32): Launch(own=128, other=64, warps=8, stages=3),
     ("backward_queries", 10, 64): Launch(own=128, other=64, warps=8, stages=3),
     ("backward_queries", 10, 128): Launch(own=128, other=64, warps=8, stages=2),
+    ("backward_keys", 8, 32): Launch(own=128, other=64, warps=8, stages=2),
     ("backward_keys", 8, 64): Launch(own=128, other=64, warps=8, stages=2),
     ("backward_keys", 8, 128): Launch(own=64, other=64, warps=8, stages=2),
+    ("backward_keys", 9, 32): Launch(own=128, other=64, warps=8, stages=3),
     ("backward_keys", 9, 64): Launch(own=128, other=64, warps=8, stages=3),
     ("backward_keys", 9, 128): Launch(own=128, other=64, warps=8, stages=2),
+    ("backward_keys", 10, 32): Launch(own=128, other=64, warps=8, stages=2),
     ("backward_keys", 10, 64): Launch(own=128, other=64, warps=8, stages=2),
     ("backward_keys", 10, 128): Launch(own=64, other=64, warps=8, stages=2),
 }
@@ -35,7 +44,7 @@ spilling and fits into shared memory, not yet tuned by time."""
 
 def launch_of(kernel: str, generation: int, width: int) -> Launch:
     """Return how `kernel` is launched for heads of `width` values."""
-    return LAUNCHES[kernel, generation, max(width, 64)] if generation else target.INTERPRETER
+    return LAUNCHES[kernel, generation, max(width, 32)] if generation else target.INTERPRETER
 
 
 def obstacle(q_LHK: Tensor, *rest: Any) -> str:
