@@ -1,19 +1,14 @@
 """What the Triton kernels become on devices that are not here: instructions, registers, shared memory."""
 
-import importlib
 import re
 
 import pytest
 
 from opengem.ops.gdpa import ACTIVATIONS
-from tests.ops.triton_offline import REGISTERS, SHARED_LIMIT, TENSOR_CORE, compiled
+from tests.ops.triton_offline import KERNELS, REGISTERS, SHARED_LIMIT, TENSOR_CORE, compiled
 
 pytest.importorskip("triton", reason='triton is not installed: pip install "opengem[kernels]"')
-KERNELS = {
-    "jagged_attention": ("forward", "backward_queries", "backward_keys"),
-    "gdpa": ("forward", "backward_queries", "backward_keys"),
-    "block_attention": ("forward", "backward"),
-}
+
 FAST = {("jagged_attention", "forward", 64), ("block_attention", "forward", 64)}
 
 
@@ -34,23 +29,8 @@ def cases():
                     yield pytest.param(operation, kernel, architecture, width, marks=marks)
 
 
-def launch_and_constants(operation, kernel, architecture, width, activation="gelu", heads=(0, 1)):
-    adapter = importlib.import_module(f"opengem.ops.{operation}.triton")
-    generation = architecture // 10
-    if operation == "block_attention":
-        launch = adapter.launch_of(kernel, generation, width, 64)
-        return launch, {"ROTATED": True, "N": launch.own, "D": width}
-    launch = adapter.launch_of(kernel, generation, width)
-    constants = {"OWN": launch.own, "OTHER": launch.other, "D": width}
-    if operation == "gdpa":
-        constants |= {"ACTIVATION": activation, "HEADS": heads}
-    return launch, constants
-
-
 def check(operation, kernel, architecture, width, dtype="bf16", **more):
-    launch, constants = launch_and_constants(operation, kernel, architecture, width, **more)
-    kernels = importlib.import_module(f"opengem.ops.{operation}.triton_kernels")
-    built = compiled(getattr(kernels, kernel), constants, architecture, launch.warps, launch.stages, dtype)
+    launch, built = compiled(operation, kernel, architecture, width, dtype, **more)
     assert re.search(TENSOR_CORE[architecture], built.ptx)
     # no product falls back to an older generation's instruction or to plain multiplication
     for other, instruction in TENSOR_CORE.items():

@@ -1,9 +1,22 @@
-"""Compilation of the Triton kernels for devices that are not here, and what came of it."""
+"""Compilation of the Triton kernels for devices that are not here, and what came of it.
+
+`python -m tests.ops.triton_offline` prints the table of `docs/performance-gpu.md`.
+"""
 
 import contextlib
+import importlib
 import io
 import re
 from dataclasses import dataclass
+
+from opengem.ops.triton_target import Launch
+
+KERNELS = {
+    "jagged_attention": ("forward", "backward_queries", "backward_keys"),
+    "gdpa": ("forward", "backward_queries", "backward_keys"),
+    "block_attention": ("forward", "backward"),
+}
+"""Operation -> its kernels."""
 
 TENSOR_CORE = {80: r"mma\.sync\.aligned\.m16n8k16", 90: r"wgmma\.mma_async", 100: r"tcgen05\.mma"}
 """The instruction that each generation multiplies matrices with, as PTX spells it."""
@@ -40,8 +53,31 @@ class Compiled:
 
 
 def compiled(
-    kernel, constants: dict, architecture: int, warps: int, stages: int, dtype: str = "bf16"
-) -> Compiled:
+    operation: str,
+    kernel: str,
+    architecture: int,
+    width: int,
+    dtype: str = "bf16",
+    activation: str = "gelu",
+    heads: tuple[int, ...] = (0, 1),
+) -> tuple[Launch, Compiled]:
+    """Compile a kernel with the launch and constants that its operation would give it there."""
+    adapter = importlib.import_module(f"opengem.ops.{operation}.triton")
+    kernels = importlib.import_module(f"opengem.ops.{operation}.triton_kernels")
+    generation = architecture // 10
+    if operation == "block_attention":
+        launch = adapter.launch_of(kernel, generation, width, 64)
+        constants = {"ROTATED": True, "N": launch.own, "D": width}
+    else:
+        launch = adapter.launch_of(kernel, generation, width)
+        constants = {"OWN": launch.own, "OTHER": launch.other, "D": width}
+    if operation == "gdpa":
+        constants |= {"ACTIVATION": activation, "HEADS": heads}
+    function = getattr(kernels, kernel)
+    return launch, _built(function, constants, architecture, launch.warps, launch.stages, dtype)
+
+
+def _built(kernel, constants: dict, architecture: int, warps: int, stages: int, dtype: str) -> Compiled:
     """Compile `kernel` as a launch with aligned operands would, its pointers to values being of `dtype`."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -86,3 +122,26 @@ def compiled(
         stack=stack,
         shared=built.metadata.shared,
     )
+
+
+def table() -> str:
+    """Return a line of Markdown for each kernel, width and architecture."""
+    lines = [
+        "| operation, kernel | K | device | tile, warps, stages | programs | registers | spilled | shared KiB |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for operation, kernels in KERNELS.items():
+        for kernel in kernels:
+            for width in (64, 128):
+                for architecture in TENSOR_CORE:
+                    launch, built = compiled(operation, kernel, architecture, width)
+                    how = f"{launch.own} x {launch.other}, {launch.warps}, {launch.stages}"
+                    lines.append(
+                        f"| {operation}, {kernel} | {width} | sm_{architecture} | {how} | {launch.programs} "
+                        f"| {built.registers} | {built.spilled} | {built.shared / 1024:.0f} |"
+                    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

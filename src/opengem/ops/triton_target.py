@@ -2,10 +2,13 @@
 
 import importlib.util
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from opengem.errors import ConfigError
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 """Whether Triton interprets kernels on CPU tensors, slowly: for tests of values."""
@@ -13,7 +16,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "
 _INSTALLED = importlib.util.find_spec("triton") is not None
 _DTYPES = (torch.float32, torch.float16) if INTERPRETED else (torch.bfloat16, torch.float16)
 _WIDTHS = (16, 32, 64, 128)
-_LARGEST = 2**31 - 1
+LARGEST = 2**31 - 1
+"""Elements that a kernel can address."""
 
 
 @dataclass(frozen=True)
@@ -45,35 +49,36 @@ INTERPRETER = Launch(own=64, other=16)
 """What the interpreter uses for every kernel."""
 
 
-def obstacle(*tensors: Tensor) -> str:
-    """Say why Triton kernels cannot run on these tensors `(..., K)`, or return an empty string."""
+def obstacle(x: Tensor) -> str:
+    """Say why Triton kernels cannot run on an operand `(..., K)`, or return an empty string."""
     if not _INSTALLED:
         return 'triton is not installed: pip install "opengem[kernels]"'
-    first = tensors[0]
-    for x in tensors:
-        if x.device != first.device or x.dtype != first.dtype:
-            return (
-                "all operands must have one device and dtype, got "
-                f"{[f'{x.device} {x.dtype}' for x in tensors]}"
-            )
-    if first.device.type != ("cpu" if INTERPRETED else "cuda"):
-        return f"it runs on CUDA tensors (on CPU tensors under TRITON_INTERPRET=1), got {first.device.type}"
-    if first.dtype not in _DTYPES:
-        return f"it computes in {' or '.join(str(d) for d in _DTYPES)}, got {first.dtype}"
-    for x in tensors:  # not before the device is known: under export a comparison of sizes would bound them
-        if x.numel() > _LARGEST:
-            return f"an operand may have at most {_LARGEST} elements, got {x.numel()}"
-    if first.shape[-1] not in _WIDTHS:
-        return f"the width K of a head must be one of {_WIDTHS}, got {first.shape[-1]}"
-    if not INTERPRETED and generation(first.device) not in (8, 9, 10):
-        return f"it is built for compute capability 8, 9 and 10, got {generation(first.device)}"
+    if x.device.type != ("cpu" if INTERPRETED else "cuda"):
+        return f"it runs on CUDA tensors (on CPU tensors under TRITON_INTERPRET=1), got {x.device.type}"
+    if x.dtype not in _DTYPES:
+        return f"it computes in {' or '.join(str(d) for d in _DTYPES)}, got {x.dtype}"
+    if x.shape[-1] not in _WIDTHS:
+        return f"the width K of a head must be one of {_WIDTHS}, got {x.shape[-1]}"
+    if not INTERPRETED and not _built_for(*capability(x.device)):
+        major, minor = capability(x.device)
+        return f"it is built for devices of compute capability 8.0, 9 and 10, got {major}.{minor}"
     return ""
 
 
-@torch.compiler.assume_constant_result
+def _built_for(major: int, minor: int) -> bool:
+    # devices of capability 8.6 and 8.9 have less shared memory than some launches take
+    return major in (9, 10) or (major, minor) == (8, 0)
+
+
+def capability(device: torch.device) -> tuple[int, int]:
+    """Return the compute capability of a CUDA device."""
+    properties = torch.cuda.get_device_properties(device)
+    return properties.major, properties.minor
+
+
 def generation(device: torch.device) -> int:
     """Return the major compute capability: 8 Ampere, 9 Hopper, 10 Blackwell; 0 for the interpreter."""
-    return 0 if INTERPRETED else torch.cuda.get_device_capability(device)[0]
+    return 0 if INTERPRETED else capability(device)[0]
 
 
 def programs(launch: Launch, device: torch.device) -> int:
@@ -83,6 +88,28 @@ def programs(launch: Launch, device: torch.device) -> int:
     return launch.programs * torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def with_unit_stride(x: Tensor) -> Tensor:
-    """Return `x`, copied if neighbours in its last dimension are not neighbours in memory."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+def on(device: torch.device) -> AbstractContextManager:
+    """Return a context in which kernels are launched on `device`: a launch goes to the current one."""
+    return nullcontext() if INTERPRETED else torch.cuda.device(device)
+
+
+def addressable(x: Tensor) -> Tensor:
+    """Return `x` as kernels can address it, copied if need be: 32-bit places, a last dimension without gaps.
+
+    It is for the inside of an operator, where sizes are numbers: while tracing they are symbols, and a question would
+    bind the program to its answer.
+
+    Raises:
+        ConfigError: It has too many elements.
+    """
+    check_count(x.numel())
+    reach = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
+    return x if x.stride(-1) == 1 and reach <= LARGEST else x.contiguous()
+
+
+def check_count(elements: int) -> None:
+    """Raise `ConfigError` where a kernel could not address this many elements."""
+    if elements > LARGEST:
+        raise ConfigError(
+            f"triton kernels take and give at most {LARGEST} elements a tensor, got {elements}: split the batch"
+        )

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from opengem.ops import triton_target as target
 from opengem.ops.tiles import Tiles, cut
-from opengem.ops.triton_target import INTERPRETER, Launch, programs, with_unit_stride
+from opengem.ops.triton_target import INTERPRETER, Launch, programs
 
 LONGEST_BLOCK = 64
 """Events of the longest block that one program holds."""
@@ -51,8 +51,6 @@ def obstacle(
         return f"scale must be above 0, got {scale}"
     if rotation_LP2 is not None and rotation_LP2.requires_grad:
         return "rotation gets no gradient: it must not require one"
-    if rotation_LP2 is not None and rotation_LP2.device != qkv_L3HK.device:
-        return f"rotation must be on the device of qkv, {qkv_L3HK.device}, got {rotation_LP2.device}"
     return target.obstacle(qkv_L3HK)
 
 
@@ -94,23 +92,24 @@ def _run(
 
     device, K = pointers[0].device, pointers[0].shape[3]  # type: ignore[union-attr]
     launch = launch_of(kernel, target.generation(device), K, block)
-    getattr(triton_kernels, kernel)[(programs(launch, device),)](
-        *pointers,
-        *numbers,
-        *strides,
-        ROTATED=rotated,
-        N=launch.own,
-        D=K,
-        num_warps=launch.warps,
-        num_stages=launch.stages,
-    )
+    with target.on(device):
+        getattr(triton_kernels, kernel)[(programs(launch, device),)](
+            *pointers,
+            *numbers,
+            *strides,
+            ROTATED=rotated,
+            N=launch.own,
+            D=K,
+            num_warps=launch.warps,
+            num_stages=launch.stages,
+        )
 
 
 @torch.library.custom_op("opengem::block_attention_triton", mutates_args=())
 def _forward(
     qkv: Tensor, rotation: Tensor | None, entries: Tensor, count: Tensor, block: int, scale: float
 ) -> Tensor:
-    qkv = with_unit_stride(qkv)
+    qkv = target.addressable(qkv)
     L, _, H, K = qkv.shape
     out = qkv.new_empty(L, H, K)
     pointers = [qkv, _or_any(rotation, qkv), out, entries, count]
@@ -128,7 +127,7 @@ def _(qkv, rotation, entries, count, block, scale):
 def _backward(
     do: Tensor, qkv: Tensor, rotation: Tensor | None, entries: Tensor, count: Tensor, block: int, scale: float
 ) -> Tensor:
-    do, qkv = with_unit_stride(do), with_unit_stride(qkv)
+    do, qkv = target.addressable(do), target.addressable(qkv)
     grad = qkv.new_empty(qkv.shape)
     pointers = [qkv, _or_any(rotation, qkv), do, grad, entries, count]
     strides = [*qkv.stride()[:3], *do.stride()[:2], *grad.stride()[:3]]

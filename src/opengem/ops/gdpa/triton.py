@@ -8,7 +8,7 @@ from torch import Tensor
 from opengem.ops import triton_target as target
 from opengem.ops.gdpa.triton_rows import key_work, sides
 from opengem.ops.tiles import tile_list
-from opengem.ops.triton_target import Launch, programs, with_unit_stride
+from opengem.ops.triton_target import Launch, programs
 
 LAUNCHES: dict[tuple[str, int, int], Launch] = {
     ("forward", 8, 32): Launch(own=128, other=64, warps=8, stages=3),
@@ -48,9 +48,9 @@ def launch_of(kernel: str, generation: int, width: int) -> Launch:
     return LAUNCHES[kernel, generation, max(width, 32)] if generation else target.INTERPRETER
 
 
-def obstacle(q: Tensor, k: Tensor, v: Tensor, *_rest: Any) -> str:
+def obstacle(q: Tensor, *_rest: Any) -> str:
     """Say why the kernels cannot run here, or return an empty string."""
-    return target.obstacle(q, k, v)
+    return target.obstacle(q)
 
 
 def suits(q: Tensor, *_rest: Any) -> bool:
@@ -102,18 +102,19 @@ def _run(
     strides = [s for x in strided for s in x.stride()[:2]]
     each = names.split(",")
     for name in dict.fromkeys(each):
-        getattr(triton_kernels, kernel)[(programs(launch, device),)](
-            *pointers,
-            alpha,
-            *strides,
-            ACTIVATION=name,
-            HEADS=tuple(i for i, other in enumerate(each) if other == name),
-            OWN=own,
-            OTHER=launch.other,
-            D=K,
-            num_warps=launch.warps,
-            num_stages=launch.stages,
-        )
+        with target.on(device):
+            getattr(triton_kernels, kernel)[(programs(launch, device),)](
+                *pointers,
+                alpha,
+                *strides,
+                ACTIVATION=name,
+                HEADS=tuple(i for i, other in enumerate(each) if other == name),
+                OWN=own,
+                OTHER=launch.other,
+                D=K,
+                num_warps=launch.warps,
+                num_stages=launch.stages,
+            )
 
 
 @torch.library.custom_op("opengem::gdpa_triton", mutates_args=())
@@ -133,7 +134,9 @@ def _forward(
     own_q: int,
     own_k: int,
 ) -> Tensor:
-    q, k, v = (with_unit_stride(x) for x in (q, k, v))
+    q, k, v = (target.addressable(x) for x in (q, k, v))
+    # shared queries are few, their answers are not
+    target.check_count(answers * q.shape[1] * q.shape[2])
     out = q.new_empty(answers, *q.shape[1:])
     _run("forward", [q, k, v, out, entries, count], alpha, [q, k, v, out], names, own_q)
     return out
@@ -161,7 +164,7 @@ def _backward(
     own_q: int,
     own_k: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    do, q, k, v = (with_unit_stride(x) for x in (do, q, k, v))
+    do, q, k, v = (target.addressable(x) for x in (do, q, k, v))
     dk, dv = k.new_empty(k.shape), v.new_empty(v.shape)
     # shared queries get a gradient from each row: it is summed afterwards, in a fixed order
     dq = q.new_empty(do.shape, dtype=torch.float32 if seeds else q.dtype)

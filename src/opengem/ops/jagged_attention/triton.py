@@ -7,7 +7,7 @@ from torch import Tensor
 
 from opengem.ops import triton_target as target
 from opengem.ops.tiles import UNBOUNDED, Tiles, rows_of_offsets, tile_list
-from opengem.ops.triton_target import Launch, programs, with_unit_stride
+from opengem.ops.triton_target import Launch, programs
 
 LAUNCHES: dict[tuple[str, int, int], Launch] = {
     ("forward", 8, 64): Launch(own=128, other=64, warps=8, stages=3),
@@ -38,12 +38,12 @@ def launch_of(kernel: str, generation: int, width: int) -> Launch:
     return LAUNCHES[kernel, generation, max(width, 64)] if generation else target.INTERPRETER
 
 
-def obstacle(q_LHK: Tensor, k_MHK: Tensor, v_MHK: Tensor, *rest: Any) -> str:
+def obstacle(q_LHK: Tensor, *rest: Any) -> str:
     """Say why the kernels cannot run here, or return an empty string."""
-    scale = rest[4]
+    scale = rest[6]
     if scale <= 0:
         return f"scale must be above 0, got {scale}"
-    return target.obstacle(q_LHK, k_MHK, v_MHK)
+    return target.obstacle(q_LHK)
 
 
 def suits(q_LHK: Tensor, *_rest: Any) -> bool:
@@ -83,16 +83,17 @@ def _run(kernel: str, pointers: list[Tensor], numbers: tuple, strided: list[Tens
     device, K = pointers[0].device, pointers[0].shape[2]
     launch = launch_of(kernel, target.generation(device), K)
     strides = [s for x in strided for s in x.stride()[:2]]
-    getattr(triton_kernels, kernel)[(programs(launch, device),)](
-        *pointers,
-        *numbers,
-        *strides,
-        OWN=launch.own,
-        OTHER=launch.other,
-        D=K,
-        num_warps=launch.warps,
-        num_stages=launch.stages,
-    )
+    with target.on(device):
+        getattr(triton_kernels, kernel)[(programs(launch, device),)](
+            *pointers,
+            *numbers,
+            *strides,
+            OWN=launch.own,
+            OTHER=launch.other,
+            D=K,
+            num_warps=launch.warps,
+            num_stages=launch.stages,
+        )
 
 
 _LOG2_E = 1.4426950408889634
@@ -111,7 +112,7 @@ def _forward(
     before: int,
     after: int,
 ) -> tuple[Tensor, Tensor]:
-    q, k, v = (with_unit_stride(x) for x in (q, k, v))
+    q, k, v = (target.addressable(x) for x in (q, k, v))
     L, H, K = q.shape
     out = q.new_empty(L, H, K)
     log_sum = q.new_empty(H, L, dtype=torch.float32)
@@ -141,7 +142,7 @@ def _backward(
     before: int,
     after: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    do, q, k, v, out = (with_unit_stride(x) for x in (do, q, k, v, out))
+    do, q, k, v, out = (target.addressable(x) for x in (do, q, k, v, out))
     L, H, _ = q.shape
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     delta = torch.empty_like(log_sum)
