@@ -3,8 +3,8 @@
 Useful work only: `4 H K` FLOPs a pair of query and key that see each other, 3.5 times that for forward and backward
 (scores are computed anew in the backward pass; the products of the padding are not counted). One thread, float32, 4
 heads, 64 rows of log-normal lengths. The roof, a product of square matrices, is measured beside every operation. A
-rival that pads and would take more than a few seconds at the roof itself is not run: its row then holds the share that it
-cannot exceed.
+rival that pads and would take more than a few seconds at the roof itself is not run: its row then holds the share that
+it cannot exceed.
 """
 
 import argparse

@@ -177,4 +177,6 @@ class _Loop(torch.autograd.Function):
 
 def _space(like: Tensor, written: dict[int, int]) -> Tensor:
     """Return memory for an answer: zeros unless all of its rows, `first -> count`, will be written."""
-    return like.new_empty(like.shape) if sum(written.values()) == like.shape[0] else like.new_zeros(like.shape)
+    return (
+        like.new_empty(like.shape) if sum(written.values()) == like.shape[0] else like.new_zeros(like.shape)
+    )
