@@ -90,7 +90,8 @@ class _Bands:
 
 
 def _heads_first(*tensors: Tensor) -> list[Tensor]:
-    return [x.transpose(0, 1)[None] for x in tensors]
+    # the fused call needs the values of a head side by side
+    return [(x if x.stride(-1) == 1 else x.contiguous()).transpose(0, 1)[None] for x in tensors]
 
 
 def _space(like: Tensor, whole: bool) -> Tensor:
