@@ -9,7 +9,8 @@ STAMP := $(VENV)/.installed
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# the install compiles the attention library, where there is a C compiler
+$(STAMP): pyproject.toml constraints.txt hatch_build.py src/opengem/ops/native/attention.c
 	@command -v $(PYTHON) >/dev/null || { echo "opengem needs Python 3.11: install it, or name another with make PYTHON=python3.x"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt "torch==2.13.0"
