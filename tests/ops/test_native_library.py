@@ -48,6 +48,7 @@ def built(folder):
     return sorted(f.name for f in (folder / FOLDER).glob("*.so"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(builder().compiler() is None, reason="no C compiler here")
 def test_every_level_is_built_and_passes_its_self_test(tree):
     levels = ("portable", "v4") if library._processor_flags() is not None else ("portable",)
