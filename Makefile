@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 
 setup: $(STAMP)
 
-# the install compiles the attention kernels, so their source is an input of it
+# the install compiles the attention library, where there is a C compiler
 $(STAMP): pyproject.toml constraints.txt hatch_build.py src/opengem/ops/native/attention.c
 	@command -v $(PYTHON) >/dev/null || { echo "opengem needs Python 3.11: install it, or name another with make PYTHON=python3.x"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -3,8 +3,8 @@
 Useful work only: `4 H K` FLOPs a pair of query and key that see each other, 3.5 times that for forward and backward
 (scores are computed anew in the backward pass; the products of the padding are not counted). One thread, float32, 4
 heads, 64 rows of log-normal lengths. The roof, a product of square matrices, is measured beside every operation. A
-rival that pads and would take more than a few seconds at the roof itself is not run: its row then holds the share
-that it cannot exceed.
+rival that pads and would take more than a few seconds at the roof itself is not run: its row then holds the share that
+it cannot exceed.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from opengem.ops.gdpa import gdpa
 from opengem.ops.jagged_attention import jagged_attention
 from provenance import emit
 
-HEADS, ROWS = 4, 64
+HEADS, ROWS, ROUNDS = 4, 64, 3
 TOO_LONG = 3.0
 """Seconds at the roof from which a rival that pads is not run."""
 GOALS = {  # operation -> width -> (torch alone, compiled), forward and both: shares to reach, less a tenth
@@ -107,10 +107,10 @@ def problem(operation: str, width: int, rows: int = ROWS) -> Problem:
 
 
 def seconds(function: Callable[[], object], budget: float = 0.6) -> list[float]:
-    """Time calls, after one that is not timed, until the budget is spent or 25 have run; at least 3."""
+    """Time calls, after one that is not timed, until the budget is spent or 25 have run."""
     function()
     times: list[float] = []
-    while len(times) < 3 or (sum(times) < budget and len(times) < 25):
+    while not times or (sum(times) < budget and len(times) < 25):
         began = time.perf_counter()
         function()
         times.append(time.perf_counter() - began)
@@ -121,7 +121,7 @@ def roof() -> float:
     """Return the median rate of a product of square matrices, in FLOP/s."""
     a, b = torch.randn(2, 1024, 1024)
     out = torch.empty(1024, 1024)
-    return 2.0 * 1024**3 / statistics.median(seconds(lambda: torch.mm(a, b, out=out), 0.4))
+    return 2.0 * 1024**3 / statistics.median(seconds(lambda: torch.mm(a, b, out=out), 0.2))
 
 
 def caller(made: Problem, call: Callable[..., Tensor], both: bool) -> Callable[[], object]:
@@ -143,38 +143,40 @@ def measured(operation: str, width: int) -> Iterator[dict]:
     """Measure every system on one operation; yield a row for each."""
     made = problem(operation, width)
     exact = made.ours("reference")(*made.tensors)
-    rate = roof()
     systems = {name: made.ours(name) for name in ("native", "cpu")}
     for name, rival in RIVALS.items():
         if made.kind in rival.kinds and not (name == "nested" and made.window is not None):
             systems[name] = rival.build(made)
     for both in (False, True):
+        flops, rate = made.flops(width, both), roof()
+        row = {"benchmark": "attention", "operation": operation, "width": width}
+        row |= {"pass": "both" if both else "forward", "threads": torch.get_num_threads()}
+        steps = {}
         for name, system in systems.items():
-            row = {
-                "benchmark": "attention",
-                "operation": operation,
-                "width": width,
-                "pass": "both" if both else "forward",
-                "system": name,
-                "threads": torch.get_num_threads(),
-                "roof_gflops": round(rate / 1e9, 1),
-            }
-            flops = made.flops(width, both)
             pads = name in RIVALS and RIVALS[name].pads
             if pads and flops * made.padded_pairs / made.pairs / rate > TOO_LONG:
-                yield {**row, "share_at_most": round(made.pairs / made.padded_pairs, 3)}
+                yield {**row, "system": name, "share_at_most": round(made.pairs / made.padded_pairs, 3)}
                 continue
             if not both:
                 error = float((system(*made.tensors) - exact).abs().max())
                 assert error < 1e-3, f"{name} is off by {error} on {operation}"
-            times = seconds(caller(made, system, both))
-            middle = statistics.median(times)
+            steps[name] = caller(made, system, both)
+        times, rates = {name: [] for name in steps}, [rate]
+        for _ in range(ROUNDS):  # in turns, so that what else the machine does falls on all alike
+            for name, step in steps.items():
+                times[name] += seconds(step, 0.6 / ROUNDS)
+            rates.append(roof())
+        rate = statistics.median(rates)
+        for name, taken in times.items():
+            middle = statistics.median(taken)
             yield {
                 **row,
+                "system": name,
+                "roof_gflops": round(rate / 1e9, 1),
                 "share": round(flops / middle / rate, 3),
                 "seconds": round(middle, 5),
-                "spread": round((np.quantile(times, 0.75) - np.quantile(times, 0.25)) / middle, 3),
-                "calls": len(times),
+                "spread": round((np.quantile(taken, 0.75) - np.quantile(taken, 0.25)) / middle, 3),
+                "calls": len(taken),
             }
 
 
@@ -196,7 +198,7 @@ def speedup(operation: str, width: int) -> dict:
 
 
 def peak(operation: str, width: int, backend: str, rows: int) -> None:
-    """Print what a forward and backward pass holds at most beyond its inputs, and the size of an input, in MiB."""
+    """Print in MiB what a forward and backward pass holds at most beyond its inputs, and the mean of q, k and v."""
     torch.set_num_threads(1)
     caller(problem(operation, width, 2), problem(operation, width, 2).ours(backend), True)()  # code and pools
     made = problem(operation, width, rows)
@@ -206,7 +208,7 @@ def peak(operation: str, width: int, backend: str, rows: int) -> None:
         refs.write("5")  # the high-water mark begins anew
     before = _status("VmRSS")
     call(*leaves).backward(made.grad)
-    size = made.grad.numel() * 4 / 2**20
+    size = sum(x.numel() for x in made.tensors) / 3 * 4 / 2**20
     print(_status("VmHWM") - before, size)
 
 
@@ -283,7 +285,7 @@ def main() -> None:
                 note(speedup(operation, width))
     if options.part in (None, "memory"):
         for operation in operations:
-            if "4,096" not in operation:
+            if "4,096" not in operation:  # the formula is that of "up to 512"
                 for backend in ("native", "cpu"):
                     note(memory(operation, 32, backend))
     print(table(rows), file=sys.stderr)

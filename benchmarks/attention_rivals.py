@@ -116,7 +116,7 @@ def _compiled(made: Any) -> Callable[..., Tensor]:
 
 
 def _nested(made: Any) -> Callable[..., Tensor]:
-    """Nested tensors of rows, or of blocks."""
+    """Nested tensors of rows, or of blocks; on a CPU torch pads them inside."""
     offsets = made.offsets
     if made.kind == "block":
         starts = [s for a, b in pairwise(offsets.tolist()) for s in range(a, b, BLOCK)]
@@ -137,6 +137,6 @@ RIVALS: dict[str, Rival] = {
     "dense blocks": Rival(("block",), _dense_blocks),
     "padded": Rival(("jagged", "block", "gdpa"), _padded, pads=True),
     "compiled padded": Rival(("jagged", "block", "gdpa"), _compiled, pads=True),
-    "nested": Rival(("jagged", "block"), _nested),
+    "nested": Rival(("jagged", "block"), _nested, pads=True),
 }
 """Name -> rival."""

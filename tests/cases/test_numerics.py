@@ -25,6 +25,7 @@ from opengem.ops.block_attention import api as block_api
 from opengem.ops.gdpa import api as gdpa_api
 from opengem.ops.jagged_attention import api as jagged_api
 from opengem.ops.jagged_layout import gather
+from opengem.ops.native import library
 from opengem.training.objective import LabelObjective
 from opengem.training.optimizers import Optimizers
 from opengem.training.row_wise_adagrad import RowWiseAdaGrad
@@ -94,10 +95,13 @@ def test_nu01_a_row_without_a_history_leaves_the_gradients_of_others(uneven, mod
 @pytest.mark.parametrize("backend", [b.name for b in jagged_api.BACKENDS])
 def test_nu01_the_attention_of_an_empty_row_is_exactly_zero(backend, dtype):
     g = torch.Generator().manual_seed(0)
-    q = torch.randn(6, 2, 8, generator=g).to(dtype).requires_grad_()
-    kv = torch.randn(2, 70, 2, 8, generator=g).to(dtype).requires_grad_()
+    q = torch.randn(6, 2, 16, generator=g).to(dtype).requires_grad_()
+    kv = torch.randn(2, 70, 2, 16, generator=g).to(dtype).requires_grad_()
     q_offsets, k_offsets = torch.tensor([0, 2, 4, 6]), torch.tensor([0, 5, 5, 70])
-    out = jagged_api.jagged_attention(q, kv[0], kv[1], q_offsets, k_offsets, backend=backend)
+    try:
+        out = jagged_api.jagged_attention(q, kv[0], kv[1], q_offsets, k_offsets, backend=backend)
+    except BackendUnavailable as reason:
+        pytest.skip(str(reason))
     assert torch.equal(out[2:4], torch.zeros_like(out[2:4]))
     out.float().square().sum().backward()
     assert torch.isfinite(q.grad).all()
@@ -261,29 +265,31 @@ def test_nu06_every_backend_on_every_combination(capsys):
         "requests = examples": None,
         "three ads a request": torch.arange(len(LENGTHS)).repeat_interleave(3),
     }
-    ran, table = 0, []
+    native = not library.unavailable()
+    table = []
     for form, width, dtype, ads in itertools.product(FORMS, (8, 32, 64), TOLERANCE, shared):
         g = torch.Generator().manual_seed(width)
         x = torch.randn(int(offsets[-1]), 3, 1, width, generator=g).to(dtype)
         exact = forward_and_gradient(form, x.double(), offsets, shared[ads], "reference")
         cells = []
         for backend in FORMS[form][1]:
-            try:
-                found = forward_and_gradient(form, x, offsets, shared[ads], backend.name)
-            except BackendUnavailable:
+            runs = {
+                "triton": False,  # here are neither a device nor the interpreter
+                "native": native and dtype == torch.float32 and width in library.WIDTHS,
+                "cpu": form != "block" or dtype != torch.bfloat16,
+            }.get(backend.name, True)
+            if not runs:
+                with pytest.raises(BackendUnavailable):
+                    forward_and_gradient(form, x, offsets, shared[ads], backend.name)
                 cells.append(f"{backend.name} unavailable")
                 continue
+            found = forward_and_gradient(form, x, offsets, shared[ads], backend.name)
             worst = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, exact, strict=True))
             assert worst < TOLERANCE[dtype], (form, width, dtype, ads, backend.name, worst)
             cells.append(f"{backend.name} {worst:.0e}")
-            ran += 1
         table.append(f"{form:7} K={width:<3} {str(dtype)[6:]:9} {ads:20} {'  '.join(cells)}")
     with capsys.disabled():
         print("\nNU06, lengths", LENGTHS, *table, sep="\n")
-    # all but the fused block attention, which computes in fp32 and fp64 alone and must say so
-    asked = sum(len(FORMS[form][1]) for form in FORMS) * 2 * 6
-    assert ran == asked - 6
-    assert sum("unavailable" in line for line in table) == 6
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -73,3 +73,17 @@ def test_wrong_arguments_are_named():
         rotary_attention(torch.zeros(2, 3, 2, 1, 4))
     with pytest.raises(ConfigError, match="rotation must be"):
         rotary_attention(qkv_for(1, 3), rotation(2, 2))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("turned", [False, True])
+def test_strided_input_and_gradient(backend, turned):
+    qkv, turn = qkv_for(2, 5), rotation(5, 2) if turned else None
+    results = []
+    for make in (torch.Tensor.contiguous, lambda x: x.repeat_interleave(2, -1)[..., ::2]):
+        leaf = make(qkv).detach().requires_grad_()
+        out = rotary_attention(leaf, turn, backend=backend)
+        out.backward(make(torch.ones_like(out).cumsum(-1)))
+        results.append((out.detach(), leaf.grad))
+    for left, right in zip(*results, strict=True):
+        torch.testing.assert_close(left, right)

@@ -86,7 +86,7 @@ def test_the_loader_reads_it(log):
 
 def test_buckets_hold_the_same_histories(log, monkeypatch):
     one = log.ingest("one")
-    monkeypatch.setattr(run, "BYTES_PER_EVENT", 100 << 20)  # as if events were huge: three buckets under 2 GB
+    monkeypatch.setattr(run, "BYTES_PER_EVENT", 50 << 20)  # as if events were huge
     many = log.ingest("many")
     assert many.manifest["segments"][0]["buckets"] == 4
     assert many.items() == one.items()

@@ -20,6 +20,8 @@ def block_attention(
     q, k, v = packed.permute(2, 0, 3, 1, 4).unbind(0)
     mask = torch.zeros_like(held, dtype=q.dtype).masked_fill(~held, float("-inf"))[:, None, None, :]
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    # the fused call answers 0 to a query all of whose scores are minus infinity: show it instead
+    out = torch.add(out, q, alpha=0)
     return out.transpose(1, 2).reshape(-1, H * K).index_select(0, slot).view(L, H, K)
 
 

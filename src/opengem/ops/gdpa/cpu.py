@@ -1,14 +1,15 @@
 """GDPA on CPU with torch alone: a few rows, or a piece of a long one, at a time, so that scores stay in the cache."""
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from opengem.ops.gdpa.activations import activate, activate_backward
+from opengem.ops.gdpa.activations import activate, activate_, activate_backward
 
-SCORES = 2**17
-"""Scores of a tile: 0.5 MiB in float32."""
+SCORES = 2**18
+"""Scores of a tile: 1 MiB in float32."""
 MEAN_LENGTH = 32
 """Mean length of jagged rows from which the loop beats padded rows."""
 
@@ -55,7 +56,8 @@ def gdpa(
         for i, j in enumerate(keys)
     ]
     flat = (x.reshape(-1, *x.shape[-2:]) for x in (q, k, v))
-    out = _Loop.apply(*flat, _tiles(rows, q.shape[-2]), activation, alpha)
+    tiles = _tiles(rows, q.shape[-2])
+    out = _Loop.apply(*flat, tiles, activation, alpha, request_of_row is not None)
     return out.view(shape)  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -116,47 +118,61 @@ def _tiles(rows: list[tuple[int, int, int, int]], heads: int) -> list[_Tile]:
     return tiles
 
 
-def _scores(t: _Tile, q: Tensor, k: Tensor, alpha: float) -> Tensor:
-    return t.split(torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=alpha))
+class _Workspace:
+    """Memory for the scores of one tile after another: fresh memory would be cold."""
+
+    def __init__(self, tiles: list[_Tile], heads: int, like: Tensor) -> None:
+        self.heads = heads
+        self.memory = like.new_empty(max((heads * t.count * t.n * t.m for t in tiles), default=0))
+
+    def product(self, t: _Tile, a: Tensor, b: Tensor, alpha: float = 1.0) -> Tensor:
+        """Return `alpha a b^T`, `(count, H, n, m)`; it lives until the next call."""
+        shape = (t.count * self.heads, t.n, t.m)
+        out = self.memory[: math.prod(shape)].view(shape)
+        return t.split(torch.baddbmm(out, a, b.mT, beta=0, alpha=alpha, out=out))
 
 
 class _Loop(torch.autograd.Function):
     """The loop over tiles, forward and backward; scores are computed anew in the second."""
 
     @staticmethod
-    def forward(ctx: Any, q, k, v, tiles, activation, alpha):
+    def forward(ctx: Any, q, k, v, tiles, activation, alpha, shared):
         out = _space(q, {t.q0: t.count * t.n for t in tiles})
+        space = _Workspace(tiles, q.shape[1], q)
         for t in tiles:
-            weights = activate(_scores(t, t.queries(q), t.keys(k), alpha), activation, 1)
-            out[t.q0 : t.q0 + t.count * t.n] = t.rows(torch.bmm(weights.flatten(0, 1), t.keys(v)))
+            scores = space.product(t, t.queries(q), t.keys(k), alpha)
+            weights = activate_(scores, activation, 1).flatten(0, 1)
+            out[t.q0 : t.q0 + t.count * t.n] = t.rows(torch.bmm(weights, t.keys(v)))
         ctx.save_for_backward(q, k, v)
-        ctx.settings = tiles, activation, alpha
+        ctx.settings = tiles, activation, alpha, shared
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad):
         q, k, v = ctx.saved_tensors
-        tiles, activation, alpha = ctx.settings
+        tiles, activation, alpha, shared = ctx.settings
         dq = _space(q, {t.q0: t.count * t.n for t in tiles})
-        dk, dv = (_space(x, {t.k0: t.count * t.m for t in tiles}) for x in (k, v))
-        seen: set[int] = set()
+        # with a map keys can be read by several rows; without one, by pieces of one row at most
+        written = {} if shared else {t.k0: t.count * t.m for t in tiles}
+        dk, dv = (_space(x, written) for x in (k, v))
+        one, two = (_Workspace(tiles, q.shape[1], q) for _ in range(2))
         for t in tiles:
             queries, keys, d_out = t.queries(q), t.keys(k), t.queries(grad)
-            scores = _scores(t, queries, keys, alpha)
+            scores = one.product(t, queries, keys, alpha)
+            d_weights = two.product(t, d_out, t.keys(v))
             weights = activate(scores, activation, 1).flatten(0, 1)
-            d_weights = t.split(torch.bmm(d_out, t.keys(v).mT))
             d_scores = activate_backward(d_weights, scores, activation, 1).flatten(0, 1)
             dq[t.q0 : t.q0 + t.count * t.n] = t.rows(torch.bmm(d_scores, keys).mul_(alpha))
+            add = written.pop(t.k0, None) is None
             parts = torch.bmm(weights.mT, d_out), torch.bmm(d_scores.mT, queries).mul_(alpha)
             for to, part in zip((dv, dk), parts, strict=True):
                 rows = to[t.k0 : t.k0 + t.count * t.m]
-                if t.k0 in seen:
+                if add:
                     rows += t.rows(part)
                 else:
                     rows.copy_(t.rows(part))
-            seen.add(t.k0)
-        return dq, dk, dv, None, None, None
+        return dq, dk, dv, None, None, None, None
 
 
 def _space(like: Tensor, written: dict[int, int]) -> Tensor:

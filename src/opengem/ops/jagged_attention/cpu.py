@@ -59,10 +59,10 @@ def _tiles(q_bounds: list[int], k_bounds: list[int], causal: bool, window: int |
         q0, q1, k0, k1 = q_bounds[row], q_bounds[row + 1], k_bounds[row], k_bounds[row + 1]
         if q0 == q1 or k0 == k1:
             continue
-        if window is None:
+        if window is None or q1 - q0 <= window + 1:
             tiles.append(_Tile(q0, q1, k0, k1))
             continue
-        step = max(64, window)
+        step = max(128, window)
         for start in range(q0, q1, step):
             end = min(q1, start + step)
             ahead = 0 if causal else window
@@ -70,16 +70,33 @@ def _tiles(q_bounds: list[int], k_bounds: list[int], causal: bool, window: int |
     return tiles
 
 
-def _band(tile: _Tile, causal: bool, window: int | None, dtype: torch.dtype) -> Tensor | None:
-    if window is None:
-        return None
-    ahead = torch.arange(tile.k0, tile.k1) - torch.arange(tile.q0, tile.q1)[:, None]
-    unseen = (ahead.abs() > window) | (ahead > 0) if causal else ahead.abs() > window
-    return torch.zeros(unseen.shape, dtype=dtype).masked_fill(unseen, float("-inf"))
+class _Bands:
+    """What is added to a tile's scores to hide what a window hides; inner tiles of all rows share one."""
+
+    def __init__(self, causal: bool, window: int | None, dtype: torch.dtype) -> None:
+        self.causal, self.window, self.dtype = causal, window, dtype
+        self.made: dict[tuple[int, int, int], Tensor] = {}
+
+    def __call__(self, t: _Tile) -> Tensor | None:
+        if self.window is None or ((t.q0, t.q1) == (t.k0, t.k1) and t.q1 - t.q0 <= self.window + 1):
+            return None  # nothing to hide, or nothing but what comes after
+        key = (t.k0 - t.q0, t.q1 - t.q0, t.k1 - t.k0)
+        if key not in self.made:
+            ahead = torch.arange(t.k0, t.k1) - torch.arange(t.q0, t.q1)[:, None]
+            unseen = ahead.abs() > self.window
+            unseen = unseen | (ahead > 0) if self.causal else unseen
+            self.made[key] = torch.zeros(unseen.shape, dtype=self.dtype).masked_fill_(unseen, float("-inf"))
+        return self.made[key]
 
 
-def _heads_first(x_NHK: Tensor) -> Tensor:
-    return x_NHK.transpose(0, 1)[None]
+def _heads_first(*tensors: Tensor) -> list[Tensor]:
+    # the fused call needs the values of a head side by side
+    return [(x if x.stride(-1) == 1 else x.contiguous()).transpose(0, 1)[None] for x in tensors]
+
+
+def _space(like: Tensor, whole: bool) -> Tensor:
+    """Return memory for an answer: zeros unless every row will be written once."""
+    return like.new_empty(like.shape) if whole else like.new_zeros(like.shape)
 
 
 class _Loop(torch.autograd.Function):
@@ -87,22 +104,24 @@ class _Loop(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, tiles, causal, window, scale):
-        out = torch.zeros_like(q)
-        sums = []
+        out = _space(q, sum(t.q1 - t.q0 for t in tiles) == q.shape[0])
+        bands, sums = _Bands(causal, window, q.dtype), []
+        qs, ks, vs, outs = _heads_first(q, k, v, out)
         for t in tiles:
+            band, n, m = bands(t), t.q1 - t.q0, t.k1 - t.k0
+            queries = qs.narrow(2, t.q0, n)
             part, log_sum = _flash(
-                _heads_first(q[t.q0 : t.q1]),
-                _heads_first(k[t.k0 : t.k1]),
-                _heads_first(v[t.k0 : t.k1]),
+                queries,
+                ks.narrow(2, t.k0, m),
+                vs.narrow(2, t.k0, m),
                 0.0,
-                causal and window is None,
-                attn_mask=_band(t, causal, window, q.dtype),
+                causal and band is None,
+                attn_mask=band,
                 scale=scale,
             )
-            out[t.q0 : t.q1] = part[0].transpose(0, 1)
+            # the fused call answers 0 to a query that is not finite: show it instead
+            torch.add(part, queries, alpha=0, out=outs.narrow(2, t.q0, n))
             sums.append(log_sum)
-        # the fused call answers 0 to a query that is not finite: show it instead
-        out.add_(q, alpha=0)
         ctx.save_for_backward(q, k, v, out, *sums)
         ctx.settings = tiles, causal, window, scale
         return out
@@ -112,21 +131,29 @@ class _Loop(torch.autograd.Function):
     def backward(ctx, grad):
         q, k, v, out, *sums = ctx.saved_tensors
         tiles, causal, window, scale = ctx.settings
-        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        bands = _Bands(causal, window, q.dtype)
+        dq = _space(q, sum(t.q1 - t.q0 for t in tiles) == q.shape[0])
+        # windows of one row overlap: their keys collect a sum
+        once = sum(t.k1 - t.k0 for t in tiles) == k.shape[0]
+        dk, dv = _space(k, once), _space(v, once)
+        of_queries, of_keys = _heads_first(grad, q, out, dq), _heads_first(k, v, dk, dv)
         for t, log_sum in zip(tiles, sums, strict=True):
-            parts = _flash_backward(
-                _heads_first(grad[t.q0 : t.q1]),
-                _heads_first(q[t.q0 : t.q1]),
-                _heads_first(k[t.k0 : t.k1]),
-                _heads_first(v[t.k0 : t.k1]),
-                _heads_first(out[t.q0 : t.q1]),
+            band, n, m = bands(t), t.q1 - t.q0, t.k1 - t.k0
+            d_out, queries, answers, d_queries = (x.narrow(2, t.q0, n) for x in of_queries)
+            keys, values, *d_keys = (x.narrow(2, t.k0, m) for x in of_keys)
+            of_q, *parts = _flash_backward(
+                d_out,
+                queries,
+                keys,
+                values,
+                answers,
                 log_sum,
                 0.0,
-                causal and window is None,
-                attn_mask=_band(t, causal, window, q.dtype),
+                causal and band is None,
+                attn_mask=band,
                 scale=scale,
             )
-            dq[t.q0 : t.q1] = parts[0][0].transpose(0, 1)
-            dk[t.k0 : t.k1] += parts[1][0].transpose(0, 1)
-            dv[t.k0 : t.k1] += parts[2][0].transpose(0, 1)
+            d_queries.copy_(of_q)
+            for to, part in zip(d_keys, parts, strict=True):
+                to.copy_(part) if once else to.add_(part)
         return dq, dk, dv, None, None, None, None

@@ -35,6 +35,8 @@ def jagged_attention(
         seen = (seen & near) | (ahead == 0)
     bias = torch.zeros_like(seen, dtype=q.dtype).masked_fill(~seen, float("-inf"))
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    # the fused call answers 0 to a query all of whose scores are minus infinity: show it instead
+    out = torch.add(out, q, alpha=0)
     return unpad(out.transpose(1, 2), q_offsets, newest_last=False)
 
 

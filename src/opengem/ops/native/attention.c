@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -835,6 +836,31 @@ static void run(Job *job, int threads) {
     pthread_mutex_unlock(&busy);
 }
 
+/* ---- fresh memory ----------------------------------------------------------------------------------------- */
+
+#define HUGE ((uintptr_t)1 << 21)
+
+/* Ask for large pages under an answer that will be written from end to end: the first touch of fresh memory, page by
+ * small page, can take as long as the products. A hint; where it is not taken nothing changes. */
+static void large_pages(float *at, int64_t floats) {
+#ifdef MADV_HUGEPAGE
+    uintptr_t first = ((uintptr_t)at + HUGE - 1) & ~(HUGE - 1), last = (uintptr_t)(at + floats) & ~(HUGE - 1);
+    if (at && first < last) madvise((void *)first, last - first, MADV_HUGEPAGE);
+#else
+    (void)at, (void)floats;
+#endif
+}
+
+static void prepare(const Problem *p, int back) {
+    int64_t keys = start(p->k_offsets, p->k_len, p->k_rows);
+    if (!back) large_pages(p->out, p->total_q * p->heads * p->width);
+    else {
+        large_pages(p->dq, p->total_q * p->dq_row);
+        large_pages(p->dk, keys * p->dk_row);
+        large_pages(p->dv, keys * p->dv_row);
+    }
+}
+
 /* ---- the door --------------------------------------------------------------------------------------------- */
 
 /* Returns 0, or 1 for a width that is not served, or 2 where memory is short. */
@@ -843,6 +869,7 @@ int opengem_attention(const Problem *problem, int backward, int threads) {
     if (!job.step) return 1;
     int good = plan(&job);
     if (good) {
+        prepare(problem, backward);
         job.floats *= backward ? 4 : 2;
         if (job.floats == 0) job.floats = 16;
         double flops = 4.0 * (double)problem->width * (double)problem->heads * job.cost;

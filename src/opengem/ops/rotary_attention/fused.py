@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from opengem.ops.rotary_attention.composed import bias
+from opengem.ops.rotary_attention.rotation import as_complex
 
 flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -41,9 +42,10 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, qkv, turn, mask, scale):
-        x = qkv
+        # the fused call needs the values of a head side by side
+        x = qkv if qkv.stride(-1) == 1 else qkv.contiguous()
         if turn is not None:
-            x = torch.view_as_real(torch.view_as_complex(qkv.unflatten(-1, (-1, 2))) * turn).flatten(-2)
+            x = torch.view_as_real(as_complex(x) * turn).flatten(-2)
         q, k, v = x.permute(2, 0, 3, 1, 4).unbind(0)
         out, log_sum = flash(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
         # the fused call answers 0 to a query that is not finite: show it instead
@@ -58,6 +60,7 @@ class _Attention(torch.autograd.Function):
         x, out, log_sum = ctx.saved_tensors
         turn, mask, scale = ctx.settings
         q, k, v = x.permute(2, 0, 3, 1, 4).unbind(0)
+        grad = grad if grad.stride(-1) == 1 else grad.contiguous()
         parts = flash_backward(
             grad.transpose(1, 2), q, k, v, out, log_sum, 0.0, False, attn_mask=mask, scale=scale
         )

@@ -24,4 +24,12 @@ def rotate(x: Tensor, rotation_P2: Tensor) -> Tensor:
         return turned.flatten(-2).to(x.dtype)
     # in eager mode one complex product is several times cheaper than four real ones and a stack
     turn = torch.view_as_complex(rotation_P2.to(x.dtype).contiguous())
-    return torch.view_as_real(torch.view_as_complex(pairs) * turn).flatten(-2)
+    return torch.view_as_real(as_complex(x) * turn).flatten(-2)
+
+
+def as_complex(x: Tensor) -> Tensor:
+    """Return `(..., K)` as complex `(..., K / 2)`: a view where the pairs lie as complex numbers do."""
+    *others, last = x.stride()
+    if last != 1 or x.storage_offset() % 2 or any(n % 2 for n in others):
+        x = x.contiguous()
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
