@@ -4,6 +4,7 @@ import importlib.util
 import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,6 +64,11 @@ def obstacle(x: Tensor) -> str:
         major, minor = capability(x.device)
         return f"it is built for devices of compute capability 8.0, 9 and 10, got {major}.{minor}"
     return ""
+
+
+def suits(x: Tensor, *_rest: Any) -> bool:
+    """Whether `auto` may choose the kernels for operands like `x`: never the interpreter."""
+    return x.is_cuda
 
 
 def _built_for(major: int, minor: int) -> bool:

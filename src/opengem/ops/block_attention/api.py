@@ -3,12 +3,13 @@
 from torch import Tensor
 
 from opengem.errors import ConfigError
+from opengem.ops import triton_target
 from opengem.ops.arguments import check_offsets, check_operands
 from opengem.ops.backend import Backend, call
 from opengem.ops.block_attention import cpu, native, packed, reference, triton
 
 BACKENDS = (
-    Backend("triton", triton.block_attention, triton.obstacle, triton.suits),
+    Backend("triton", triton.block_attention, triton.obstacle, triton_target.suits),
     Backend("native", native.block_attention, native.obstacle, native.suits),
     Backend("cpu", cpu.block_attention, cpu.obstacle),
     Backend("packed", packed.block_attention),

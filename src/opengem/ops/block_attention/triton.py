@@ -54,11 +54,6 @@ def obstacle(
     return target.obstacle(qkv_L3HK)
 
 
-def suits(qkv_L3HK: Tensor, *_rest: Any) -> bool:
-    """Whether `auto` may choose the kernels: never the interpreter."""
-    return qkv_L3HK.is_cuda
-
-
 def block_attention(
     qkv_L3HK: Tensor, offsets: Tensor, rotation_LP2: Tensor | None, block: int, shift: int, scale: float
 ) -> Tensor:

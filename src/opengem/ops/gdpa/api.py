@@ -3,13 +3,14 @@
 from torch import Tensor
 
 from opengem.errors import ConfigError, nearest
+from opengem.ops import triton_target
 from opengem.ops.arguments import check_index, check_offsets, check_operands
 from opengem.ops.backend import Backend, call
 from opengem.ops.gdpa import cpu, native, padded, reference, triton
 from opengem.ops.gdpa.activations import ACTIVATIONS
 
 BACKENDS = (
-    Backend("triton", triton.gdpa, triton.obstacle, triton.suits),
+    Backend("triton", triton.gdpa, triton.obstacle, triton_target.suits),
     Backend("native", native.gdpa, native.obstacle, native.suits),
     Backend("cpu", cpu.gdpa, cpu.obstacle, cpu.suits),
     Backend("padded", padded.gdpa),

@@ -53,11 +53,6 @@ def obstacle(q: Tensor, *_rest: Any) -> str:
     return target.obstacle(q)
 
 
-def suits(q: Tensor, *_rest: Any) -> bool:
-    """Whether `auto` may choose the kernels: never the interpreter."""
-    return q.is_cuda
-
-
 def gdpa(
     q: Tensor,
     k: Tensor,

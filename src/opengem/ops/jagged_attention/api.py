@@ -3,12 +3,13 @@
 from torch import Tensor
 
 from opengem.errors import ConfigError
+from opengem.ops import triton_target
 from opengem.ops.arguments import check_offsets, check_operands
 from opengem.ops.backend import Backend, call
 from opengem.ops.jagged_attention import cpu, native, padded, reference, triton
 
 BACKENDS = (
-    Backend("triton", triton.jagged_attention, triton.obstacle, triton.suits),
+    Backend("triton", triton.jagged_attention, triton.obstacle, triton_target.suits),
     Backend("native", native.jagged_attention, native.obstacle, native.suits),
     Backend("cpu", cpu.jagged_attention, cpu.obstacle, cpu.suits),
     Backend("padded", padded.jagged_attention),

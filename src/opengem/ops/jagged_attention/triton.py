@@ -55,11 +55,6 @@ def obstacle(q_LHK: Tensor, *rest: Any) -> str:
     return target.obstacle(q_LHK)
 
 
-def suits(q_LHK: Tensor, *_rest: Any) -> bool:
-    """Whether `auto` may choose the kernels: never the interpreter."""
-    return q_LHK.is_cuda
-
-
 def jagged_attention(
     q_LHK: Tensor,
     k_MHK: Tensor,

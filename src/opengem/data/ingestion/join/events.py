@@ -16,7 +16,7 @@ from opengem.data.ingestion.work_database import one_row
 from opengem.schema.words import Attribute, Schema, Stream
 
 _ROWS = 262_144
-_PIECE_ROWS = 1 << 16  # of a bucket in memory before it is written
+_WAITING_ROWS = 1 << 20  # of all buckets together, in memory before they are written
 
 
 def make_events(con: Any, schema: Schema, plan: Plan, stream: Stream, before: Before) -> tuple[int, int]:
@@ -107,7 +107,9 @@ def encode_events(con: Any, stream: Stream, encoder: Encoder, buckets: int, fold
         stack.enter_context(vocabularies(con, encoder, tables))
         rows = con.sql(query).to_arrow_reader(_ROWS)
         paths = (bucket_file(folder, stream, bucket) for bucket in range(buckets))
-        sinks = [stack.enter_context(ArrowSink(path, rows.schema, _PIECE_ROWS)) for path in paths]
+        sinks = [
+            stack.enter_context(ArrowSink(path, rows.schema, _WAITING_ROWS // buckets)) for path in paths
+        ]
         for batch in rows:
             bucket = batch.column("number").to_numpy() % buckets
             bounds = np.cumsum(np.bincount(bucket, minlength=buckets))
